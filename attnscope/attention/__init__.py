@@ -1,0 +1,1 @@
+"""What attention is, written once."""

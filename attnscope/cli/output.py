@@ -1,0 +1,105 @@
+"""The one way out: data to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:
+    from attnscope.types import Progress
+
+_SLOW = 1.0  # seconds after which a person wants to know what is going on
+
+
+def out() -> Console:
+    """Standard output. Into a pipe or a file lines are 80 wide unless COLUMNS says otherwise."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """A note or warning, on standard error; `--quiet` silences it."""
+    if not quiet:
+        err().print(message, soft_wrap=True)
+
+
+def emit(content: RenderableType, output: Path | None) -> None:
+    """Print what was asked for, or write it to `output`, whole or not at all."""
+    if output is None:
+        out().print(content)
+        return
+    from attnscope.render.export import write_text
+
+    console = Console(file=None, record=True, width=_file_width(), color_system=None)
+    with console.capture() as captured:
+        console.print(content, markup=False, emoji=False, highlight=False)
+    write_text(output, captured.get())
+
+
+def emit_text(text: str, output: Path | None) -> None:
+    """The same for text that is already laid out (JSON, CSV, Markdown): no wrapping, no colour."""
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    from attnscope.render.export import write_text
+
+    write_text(output, text)
+
+
+def _file_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdigit() and int(columns) > 0 else 80
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Progress]:
+    """A function to report steps to: a live line on a terminal, plain lines elsewhere.
+
+    Nothing is shown before a second has passed, and nothing at all with `--quiet`.
+    """
+    console = err()
+    started = time.monotonic()
+    if quiet:
+        yield lambda what, done, total: None
+        return
+    if not console.is_terminal:
+        last = started
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - started > _SLOW and now - last > 5.0:
+                last = now
+                say(f"{what} {done}/{total}" if total else what)
+
+        yield report
+        return
+    status = console.status("")
+    shown = False
+
+    def live(what: str, done: int, total: int) -> None:
+        nonlocal shown
+        from rich.text import Text
+
+        status.update(Text(f"{what} {done}/{total}" if total else what, style="dim"))
+        if not shown and time.monotonic() - started > _SLOW:
+            status.start()
+            shown = True
+
+    try:
+        yield live
+    finally:
+        if shown:
+            status.stop()

@@ -1,0 +1,1 @@
+"""One function per question: a model and settings in, a result out."""

@@ -1,0 +1,30 @@
+"""Text made harmless to show: token text, file names and model names come from strangers."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# What a person should see where a text has blank or control characters.
+_SHOWN = {" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥", "\u00a0": "⍽"}
+
+
+def _shown(character: str, marks: dict[str, str]) -> str:
+    if character in marks:
+        return marks[character]
+    # C* are control, format (among them the bidirectional overrides), surrogate and unassigned
+    # characters; Zl and Zp break lines.
+    category = unicodedata.category(character)
+    if category[0] == "C" or category in ("Zl", "Zp"):
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{{{code:x}}}"
+    return character
+
+
+def visible(text: str) -> str:
+    """A line in which nothing is hidden and nothing acts: spaces stay, control characters show."""
+    return "".join(_shown(character, {}) for character in text)
+
+
+def visible_token(text: str) -> str:
+    """Like `visible`, with spaces, tabs and line ends drawn as marks, for the text of a token."""
+    return "".join(_shown(character, _SHOWN) for character in text)

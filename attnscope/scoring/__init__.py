@@ -1,0 +1,1 @@
+"""What a head does, as numbers with their chance and their interval."""
