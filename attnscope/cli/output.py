@@ -58,6 +58,11 @@ def emit_text(text: str, output: Path | None) -> None:
     write_text(output, text)
 
 
+def output_width(output: Path | None) -> int:
+    """How many cells wide a line may be where the result goes."""
+    return out().width if output is None else _file_width()
+
+
 def _file_width() -> int:
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdigit() and int(columns) > 0 else 80

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import RunError
 from attnscope.plain import visible
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
@@ -54,6 +58,45 @@ def write_text(path: Path, text: str) -> None:
 
 def _fill(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Arrays with one JSON document beside them, as .safetensors or .npz by the path's ending."""
+    document = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    if path.suffix.lower() == ".npz":
+        import numpy as np
+
+        named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+        named["meta"] = np.array(document)
+
+        def fill(scratch: Path) -> None:
+            with scratch.open("wb") as file:  # savez would add an ending to a name
+                np.savez(file, **named)
+
+        write_atomic(path, fill)
+        return
+    from safetensors.torch import save_file
+
+    whole = {name: array.contiguous() for name, array in arrays.items()}
+    write_atomic(path, lambda scratch: save_file(whole, scratch, metadata={"meta": document}))
+
+
+def to_markdown(frame: DataFrame) -> str:
+    """A frame as a Markdown table; text is escaped, nothing in it is markup."""
+    titles = [str(name) for name in frame.columns]
+    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    for row in frame.itertuples(index=False):
+        lines.append("| " + " | ".join(_cell(value) for value in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    if value is None or value != value:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    for sign in "\\|`*_<>[]":
+        text = text.replace(sign, "\\" + sign)
+    return text
 
 
 def to_json(document: dict[str, Any]) -> str:

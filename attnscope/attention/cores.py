@@ -1,0 +1,113 @@
+"""Two ways to compute the same attention: `dense` all rows at once, `blocked` a few rows at a time.
+
+Both show the rows of weights to whoever asks, and keep none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a layer's attention: queries [start, stop) over keys [low, low + S).
+
+    weights is (B, H, t, S) float32; keys outside the block have weight 0.
+    """
+
+    layer: int
+    start: int
+    low: int
+    weights: Tensor
+
+    @property
+    def stop(self) -> int:
+        """One past the last query."""
+        return self.start + int(self.weights.shape[2])
+
+    @property
+    def high(self) -> int:
+        """One past the last key."""
+        return self.low + int(self.weights.shape[3])
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Entropy of each row in nats, (B, H, t)."""
+        entropy: Tensor = torch.special.entr(self.weights).sum(dim=-1)  # (B, H, t)
+        return entropy
+
+
+Show = Callable[[int, int, Tensor], None]  # (first query, first key, weights (B, G, R, t, S))
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, spec: AttentionSpec, visible: Tensor | None
+) -> Tensor:
+    """softmax(query · key * scale) over the visible keys, in float32.
+
+    query (B, G, R, t, D) holds the R query heads of each key/value head side by side, so that one
+    product with key (B, G, S, D) serves them all and no key is copied. visible (B or 1, t, S).
+    """
+    batch, groups, shared, rows, width = query.shape
+    stacked = query.reshape(batch, groups, shared * rows, width) * spec.scaling  # (B, G, R·t, D)
+    scores = stacked @ key.mT  # (B, G, R·t, S)
+    scores = scores.view(batch, groups, shared, rows, -1)  # (B, G, R, t, S)
+    if spec.softcap is not None:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    if visible is not None:
+        # The lowest finite number, not -inf: a padded row that sees nothing must not become NaN.
+        scores.masked_fill_(~visible[:, None, None], torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, dim=-1)
+
+
+def mix_values(weights: Tensor, value: Tensor) -> Tensor:
+    """weights · value: (B, G, R, t, S) and (B, G, S, D) to (B, G, R, t, D)."""
+    batch, groups, shared, rows, keys = weights.shape
+    stacked = weights.view(batch, groups, shared * rows, keys)  # (B, G, R·t, S)
+    return (stacked @ value).view(batch, groups, shared, rows, -1)  # (B, G, R, t, D)
+
+
+def blocked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    spec: AttentionSpec,
+    visibility: Visibility,
+    show: Show,
+    rows: int,
+) -> Tensor:
+    """Attention `rows` queries at a time, in O(rows · S) memory.
+
+    query (B, G, R, T, D), key and value (B, G, S, D); returns heads (B, G, R, T, D) in float32.
+    """
+    query, key, value = query.float(), key.float().contiguous(), value.float().contiguous()
+    total = query.shape[3]
+    heads = []
+    for start in range(0, total, rows):
+        stop = min(start + rows, total)
+        low, high = visibility.key_range(start, stop)
+        visible = visibility.block(start, stop)
+        weights = attention_weights(query[..., start:stop, :], key[:, :, low:high], spec, visible)
+        show(start, low, weights)
+        heads.append(mix_values(weights, value[:, :, low:high]))
+    return torch.cat(heads, dim=3)  # (B, G, R, T, D)
+
+
+def dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    spec: AttentionSpec,
+    visibility: Visibility,
+    show: Show,
+) -> Tensor:
+    """Attention of every row at once: one block. Arguments and result as in `blocked`."""
+    return blocked(query, key, value, spec, visibility, show, rows=query.shape[3])

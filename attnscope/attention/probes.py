@@ -1,0 +1,162 @@
+"""What can be asked of a row of attention, without keeping the row.
+
+A probe names rows (queries) and answers, for each, one number per head; it also knows what a head
+that looks at every visible key alike would answer. Both are exact for every block size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.cores import Block
+from attnscope.attention.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class Probe(ABC):
+    """One question. rows (B, T) bool: the queries it is asked of."""
+
+    rows: Tensor
+
+    @abstractmethod
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        """The answer for each row of the block, (B, H, t); rows not asked may hold anything."""
+
+    def uniform(self, visibility: Visibility) -> Tensor:
+        """The answer of a head that looks at every visible key alike, (B, T).
+
+        0 for a question whose answer is not a share of attention.
+        """
+        return torch.zeros(self.rows.shape, device=self.rows.device)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        """Rows among `rows` for which the question makes sense, (B, T) bool."""
+        return self.rows
+
+
+def _positions(rows: Tensor) -> tuple[Tensor, Tensor]:
+    batch = torch.arange(rows.shape[0], device=rows.device)[:, None]  # (B, 1)
+    query = torch.arange(rows.shape[1], device=rows.device)[None, :]  # (1, T)
+    return batch, query
+
+
+@dataclass(frozen=True)
+class Offset(Probe):
+    """Total weight on keys i + k for each k in `offsets`."""
+
+    offsets: tuple[int, ...]
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        size = block.high - block.low
+        query = torch.arange(block.start, block.stop, device=block.weights.device)  # (t,)
+        total: Tensor | None = None
+        for offset in self.offsets:
+            column = query + offset - block.low  # (t,)
+            inside = (column >= 0) & (column < size)
+            index = column.clamp(0, size - 1)[None, None, :, None]  # (1, 1, t, 1)
+            index = index.expand(*block.weights.shape[:2], -1, 1)  # (B, H, t, 1)
+            found = block.weights.gather(-1, index).squeeze(-1) * inside  # (B, H, t)
+            total = found if total is None else total + found
+        assert total is not None
+        return total
+
+    def _visible(self, visibility: Visibility) -> Tensor:
+        batch, query = _positions(self.rows)
+        found = torch.zeros_like(self.rows, dtype=torch.int64)
+        for offset in self.offsets:
+            found += visibility.sees(batch, query, query + offset)
+        return found
+
+    def uniform(self, visibility: Visibility) -> Tensor:
+        return self._visible(visibility) / visibility.count().clamp(min=1)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        return self.rows & (self._visible(visibility) > 0)
+
+
+@dataclass(frozen=True)
+class Columns(Probe):
+    """Total weight on the keys marked in `keys`, (B, S) bool."""
+
+    keys: Tensor
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        marks = self.keys[:, block.low : block.high].float()  # (B, S)
+        return (block.weights @ marks[:, None, :, None]).squeeze(-1)  # (B, H, t)
+
+    def uniform(self, visibility: Visibility) -> Tensor:
+        return visibility.count(self.keys) / visibility.count().clamp(min=1)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        return self.rows & (visibility.count(self.keys) > 0)
+
+
+@dataclass(frozen=True)
+class Pairs(Probe):
+    """Total weight on listed pairs: text batch[n], query[n], key[n], each (N,) int64."""
+
+    batch: Tensor
+    query: Tensor
+    key: Tensor
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        here = (self.query >= block.start) & (self.query < block.stop)
+        here &= (self.key >= block.low) & (self.key < block.high)
+        batch, query, key = self.batch[here], self.query[here], self.key[here]
+        n_batch, n_heads, rows, _ = block.weights.shape
+        found = block.weights[batch, :, query - block.start, key - block.low]  # (N, H)
+        total = block.weights.new_zeros(n_batch, rows, n_heads)
+        total.index_put_((batch, query - block.start), found, accumulate=True)
+        return total.transpose(1, 2)  # (B, H, t)
+
+    def _visible(self, visibility: Visibility) -> Tensor:
+        seen = visibility.sees(self.batch, self.query, self.key)
+        found = torch.zeros_like(self.rows, dtype=torch.int64)
+        found.index_put_((self.batch, self.query), seen.long(), accumulate=True)
+        return found
+
+    def uniform(self, visibility: Visibility) -> Tensor:
+        return self._visible(visibility) / visibility.count().clamp(min=1)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        return self.rows & (self._visible(visibility) > 0)
+
+
+@dataclass(frozen=True)
+class Entropy(Probe):
+    """Entropy of the row in nats."""
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        return block.entropy
+
+
+@dataclass(frozen=True)
+class Breadth(Probe):
+    """Entropy of the row over that of a uniform row, ln |V_i|; rows with |V_i| >= `min_keys`."""
+
+    min_keys: int = 8
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        seen = visibility.count()[:, block.start : block.stop].clamp(min=2)  # (B, t)
+        return block.entropy / seen.log()[:, None, :]  # (B, H, t)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        return self.rows & (visibility.count() >= self.min_keys)
+
+
+@dataclass(frozen=True)
+class Distance(Probe):
+    """Mean distance |i - j| to the keys looked at, in tokens."""
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        device = block.weights.device
+        query = torch.arange(block.start, block.stop, device=device).float()  # (t,)
+        key = torch.arange(block.low, block.high, device=device).float()  # (S,)
+        if visibility.causal:
+            return query - block.weights @ key  # (B, H, t)
+        apart = (query[:, None] - key[None, :]).abs()  # (t, S)
+        return (block.weights * apart).sum(-1)  # (B, H, t)

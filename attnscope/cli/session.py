@@ -1,0 +1,111 @@
+"""What every command about a model does first: open it, and read the texts it was given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.cli.options import ModelOptions, TalkOptions, TextOptions
+from attnscope.cli.output import progress, say
+from attnscope.errors import RunError, UsageError
+from attnscope.plain import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from attnscope.api import Model
+    from attnscope.models.text import Reader, Tokens
+    from attnscope.scoring.corpus import GivenText
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def open_model(
+    chosen: ModelOptions,
+    talk: TalkOptions,
+    *,
+    add_bos: bool | None = None,
+    logits: bool = False,
+    ids: Callable[[Reader], Tensor] | None = None,
+    refuse: bool = True,
+) -> Model:
+    """Load the checkpoint that was named, telling what takes long."""
+    if not chosen.model:
+        raise UsageError(
+            "No model was named: give --model, or set ATTNSCOPE_MODEL.\n"
+            "`attnscope models list` has names that `attnscope models pull` fetches."
+        )
+    with progress(talk.quiet) as report:
+        report("starting", 0, 0)
+        from attnscope import api
+
+        return api.load(
+            chosen.model,
+            add_bos=add_bos,
+            revision=chosen.revision,
+            tokenizer=chosen.tokenizer,
+            device=chosen.device,
+            device_map=chosen.device_map,
+            dtype=None if chosen.dtype is None else chosen.dtype.value,
+            logits=logits,
+            ids=ids,
+            refuse=refuse,
+            progress=report,
+        )
+
+
+def given_texts(texts: TextOptions) -> list[GivenText]:
+    """The texts a command was given, before the model is opened: a bad one is told at once."""
+    from attnscope.scoring.corpus import given_texts
+
+    given = given_texts(texts.text, texts.file)
+    for one in given:
+        if not one.text.strip():
+            raise UsageError(f"The {one.what} is empty: give at least one word.")
+    if texts.pair is not None and len(given) > 1:
+        raise UsageError("--pair goes with one text, not with a file of several.")
+    return given
+
+
+def one_text(texts: TextOptions) -> GivenText:
+    """The only text, for a command that takes no more."""
+    given = given_texts(texts)
+    if len(given) > 1:
+        raise UsageError(f"This command takes one text, and {len(given)} were given.")
+    return given[0]
+
+
+def read_texts(
+    model: Model, given: list[GivenText], texts: TextOptions, talk: TalkOptions
+) -> list[Tokens]:
+    """Tokenise the texts, announcing what was cut."""
+    read = []
+    for one in given:
+        tokens = model.reader.read(one.text, texts.pair, truncate=texts.truncate, what=one.what)
+        if tokens.cut:
+            say(
+                f"The {one.what} was cut: {tokens.cut} of {len(tokens) + tokens.cut} tokens "
+                f"are left out (the model has {model.reader.max_positions} positions).",
+                quiet=talk.quiet,
+            )
+        read.append(tokens)
+    return read
+
+
+def check_place(path: Path | None, endings: tuple[str, ...] | None = None) -> None:
+    """Raise before any work when a file could not be written there, or has the wrong ending."""
+    if path is None:
+        return
+    shown = visible(str(path))
+    if endings is not None and path.suffix.lower() not in endings:
+        raise UsageError(f"Cannot write {shown}: its name must end in {' or '.join(endings)}.")
+    folder = path.parent
+    if path.is_dir():
+        raise RunError(f"Cannot write {shown}: it is a directory. Name a file in it.")
+    if not folder.is_dir():
+        raise RunError(f"Cannot write {shown}: there is no directory {visible(str(folder))}.")
+    if not path.exists() and not os.access(folder, os.W_OK):
+        raise RunError(f"Cannot write {shown}: no permission in {visible(str(folder))}.")

@@ -1,0 +1,93 @@
+"""`attnscope show`: look at attention, one head or the heads of one layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.bundle import bundled
+from attnscope.cli.options import Format
+from attnscope.cli.output import emit, emit_text, out, output_width
+from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
+from attnscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attnscope.experiments.capture import Capture
+
+_Head = Annotated[
+    str | None,
+    typer.Option(
+        "--head", "--heads", help="The head, as in 5.5.", rich_help_panel=options.SELECTION
+    ),
+]
+_Layer = Annotated[
+    str | None,
+    typer.Option(
+        "--layer",
+        "--layers",
+        help="All heads of this layer.",
+        rich_help_panel=options.SELECTION,
+    ),
+]
+
+
+@bundled
+def show(
+    text: options.TextOptions,
+    model: options.ModelOptions,
+    talk: options.TalkOptions,
+    head: _Head = None,
+    layer: _Layer = None,
+    form: options.FormatOption = Format.table,
+    output: options.Output = None,
+    heatmap: options.Heatmap = None,
+) -> None:
+    """Look at attention: the pattern of one head, or a grid of the heads of one layer."""
+    if (head is None) == (layer is None):
+        raise UsageError("Say what to look at: --head 5.5 for one head, --layer 3 for a layer.")
+    check_place(output)
+    check_place(heatmap, PICTURES)
+    given = one_text(text)
+    loaded = open_model(model, talk, add_bos=text.add_bos)
+    [read] = read_texts(loaded, [given], text, talk)
+    from attnscope.experiments.capture import capture
+    from attnscope.experiments.selection import select
+
+    captured = capture(loaded, read, select(loaded, layer, head), seed=model.seed)
+    _draw(captured, heatmap, whole_layer=layer is not None)
+    _write(captured, form, output, whole_layer=layer is not None)
+
+
+def _write(captured: Capture, form: Format, output: Path | None, *, whole_layer: bool) -> None:
+    from attnscope.render.export import to_json, to_markdown
+    from attnscope.render.show import pattern
+
+    if form is Format.table:
+        console = out() if output is None else None
+        emit(pattern(captured, output_width(output), console, whole_layer=whole_layer), output)
+    elif form is Format.json:
+        emit_text(to_json(captured.to_json()), output)
+    elif form is Format.csv:
+        emit_text(captured.to_frame().to_csv(index=False), output)
+    else:
+        emit_text(to_markdown(captured.to_frame()), output)
+
+
+def _draw(captured: Capture, path: Path | None, *, whole_layer: bool) -> None:
+    if path is None:
+        return
+    import numpy as np
+
+    from attnscope.render import figures
+
+    tokens = captured.tokens.tokens
+    heads = list(captured.heads())
+    if len(heads) == 1 and not whole_layer:
+        figures.draw_head(path, heads[0][1].numpy(), tokens)
+        return
+    weights = np.stack([weights.numpy() for _, weights in heads])
+    figures.draw_layer(path, weights, tokens, names=[str(head) for head, _ in heads])

@@ -1,0 +1,368 @@
+"""load: from a name to a Model that runs our attention, proven against transformers' own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention.lens import Lens
+from attnscope.attention.spec import AttentionSpec
+from attnscope.errors import AttnscopeError, CheckpointError, UsageError
+from attnscope.models import proof
+from attnscope.models.layouts import find_attention
+from attnscope.models.quiet import quiet_transformers
+from attnscope.models.seam import OURS, Pass, Seat, read_layers, take_seats, use_attention
+from attnscope.models.sources import Source, resolve
+from attnscope.models.text import Reader
+from attnscope.plain import visible
+from attnscope.types import ModelShape, Progress, TokenBatch, no_progress
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Model:
+    """A checkpoint with our attention in every layer.
+
+    `parity` is what the load-time proof measured, `specs` has one AttentionSpec per layer.
+    """
+
+    id: str
+    family: str
+    shape: ModelShape
+    specs: tuple[AttentionSpec, ...]
+    parity: proof.Parity
+    reader: Reader
+    network: nn.Module
+    seats: tuple[Seat, ...]
+    running: Pass
+    source: Source
+
+    @property
+    def tokenizer(self) -> Any:
+        """The checkpoint's own tokenizer, as transformers loads it."""
+        return self.reader.tokenizer
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the weights."""
+        return next(self.network.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    @property
+    def pad_id(self) -> int:
+        """An id to fill short texts with; what it stands for is never seen."""
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None or pad >= self.shape.vocab_size else int(pad)
+
+    def run(self, batch: TokenBatch, lens: Lens | None = None) -> Tensor:
+        """One forward pass; returns the last hidden state (B, T, C)."""
+        self.running.valid, self.running.lens = batch.valid.to(self.device), lens
+        try:
+            with torch.inference_mode():
+                hidden, _ = _forward(self.network, batch.ids, batch.segments)
+        finally:
+            self.running.valid = self.running.lens = None
+        return hidden
+
+    def set_block_rows(self, rows: int | None) -> None:
+        """Compute `rows` queries at a time in every layer; None lets each layer choose."""
+        if rows is not None and rows < 1:
+            raise UsageError(f"A block needs at least one row, not {rows}.")
+        for seat in self.seats:
+            seat.attention.block_rows = rows
+
+    def settings(self, seed: int) -> dict[str, Any]:
+        """The settings that change numbers, for the `settings` entry of a document."""
+        return {
+            "seed": seed,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "bos": self.reader.bos_policy(),
+            "block_rows": self.seats[0].attention.block_rows,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The `model` entry of every JSON document."""
+        return {
+            "id": self.id,
+            "family": self.family,
+            "n_layers": self.shape.n_layers,
+            "n_heads": self.shape.n_heads,
+            "n_kv_heads": self.shape.n_kv_heads,
+            "d_head": self.shape.d_head,
+            "d_model": self.shape.d_model,
+            "causal": self.shape.causal,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "parity": self.parity.to_json(),
+        }
+
+
+def load(
+    name: str,
+    *,
+    revision: str | None = None,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
+    dtype: str | None = None,
+    logits: bool = False,
+    ids: Callable[[Reader], Tensor] | None = None,
+    refuse: bool = True,
+    progress: Progress = no_progress,
+) -> Model:
+    """Load a checkpoint, put our attention in place, and prove it against transformers.
+
+    `name` is a hub id, a directory, a .gguf file, or a name from `attnscope models list`.
+    The proof runs over what `ids` makes of the tokenizer, (1, T), if given; with `refuse=False`
+    the model is returned even if it fails.
+    The language-model head is left out unless `logits` are asked for.
+    Raises CheckpointError when it cannot be inspected, or when the proof fails.
+    """
+    quiet_transformers()
+    progress(f"opening {visible(name)}", 0, 0)
+    source = resolve(name, revision, progress)
+    config = _read_config(source)
+    words = resolve(tokenizer, None, progress, tokenizer_only=True) if tokenizer else source
+    reader = Reader.open(words.directory, max_positions=_max_positions(config))
+    place = _pick_device(device)
+    progress(f"loading {visible(name)}", 0, 0)
+    network = _read_network(source, config, _pick_dtype(dtype, place), place, device_map, logits)
+    progress("proving it against transformers", 0, 0)
+    chosen = proof.proof_ids(config.vocab_size) if ids is None else ids(reader)
+    return _with_our_attention(network, config, source, reader, chosen, refuse)
+
+
+def _with_our_attention(
+    network: nn.Module,
+    config: Any,
+    source: Source,
+    reader: Reader,
+    ids: Tensor,
+    refuse: bool,
+) -> Model:
+    try:
+        stored, specs = read_layers(network, find_attention(network))
+    except CheckpointError:
+        raise
+    except AttnscopeError as error:  # the spec does not accept the checkpoint's numbers
+        raise CheckpointError(f"{visible(source.name)}: {error}") from error
+
+    def run(ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        return _forward(network, ids, None)
+
+    theirs = proof.hear_transformers(network, stored, ids, run)
+    running = Pass()
+    seats = take_seats(stored, specs, running)
+    use_attention(network, OURS)
+    ours = proof.hear_ours(seats, running, ids, run)
+    dtype = next(network.parameters()).dtype
+    parity = proof.compare(theirs, ours, proof.TOLERANCE[dtype])
+    if refuse and parity.failure is not None:
+        raise CheckpointError(
+            f"{visible(source.name)} is refused: {parity.failure} from transformers' own eager "
+            f"attention (tolerance {parity.tolerance:.0e}).\n"
+            f"`attnscope verify --model {visible(source.name)}` shows it layer by layer."
+        )
+    return Model(
+        id=source.name,
+        family=config.model_type,
+        shape=_shape(config, specs),
+        specs=tuple(specs),
+        parity=parity,
+        reader=reader,
+        network=network,
+        seats=tuple(seats),
+        running=running,
+        source=source,
+    )
+
+
+def _forward(
+    network: nn.Module, ids: Tensor, segments: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """ids (B, T) to the last hidden state (B, T, C), and logits (B, T, V) where there is a head.
+
+    No attention mask is passed: visibility is ours.
+    """
+    device = next(network.parameters()).device
+    arguments: dict[str, Any] = {"input_ids": ids.to(device)}
+    if segments is not None:
+        arguments["token_type_ids"] = segments.to(device)
+    body: Any = getattr(network, "base_model", network)
+    if body is network:
+        return body(**arguments, use_cache=False).last_hidden_state, None
+    kept: list[Tensor] = []
+    hook = body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
+    try:
+        logits: Tensor = network(**arguments).logits
+    finally:
+        hook.remove()
+    return kept[0], logits
+
+
+def _read_config(source: Source) -> Any:
+    """The checkpoint's config through its own class, after the questions that need no weights."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    shown, path = visible(source.name), source.directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(raw, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{shown}: config.json cannot be read ({error}).") from error
+    model_type = str(raw.get("model_type", ""))
+    if model_type not in CONFIG_MAPPING:
+        if "auto_map" in raw:
+            raise CheckpointError(
+                f"{shown} needs Python code of its own to load ({visible(model_type)!r}); "
+                "attnscope never runs code from a checkpoint."
+            )
+        raise CheckpointError(
+            f"{shown}: model type {visible(model_type)!r} is not one that the installed "
+            "transformers knows."
+        )
+    heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+        raise CheckpointError(
+            f"{shown}: num_attention_heads {heads} is not a multiple of num_key_value_heads "
+            f"{shared}, so query heads cannot share key/value heads evenly."
+        )
+    try:
+        config = AutoConfig.from_pretrained(source.directory, local_files_only=True)
+    except Exception as error:  # whatever its class makes of a damaged config
+        raise CheckpointError(
+            f"{shown}: config.json is not valid ({_first_line(error)})."
+        ) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(
+            f"{shown} is an encoder-decoder ({model_type}): attnscope inspects encoders "
+            "and decoders, not both in one."
+        )
+    return config
+
+
+def _read_network(
+    source: Source,
+    config: Any,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    device_map: str | None,
+    logits: bool,
+) -> nn.Module:
+    """transformers' network with every weight from the checkpoint, none invented."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    shown = visible(source.name)
+    _check_shards(source.directory, shown)
+    kind: Any = AutoModel
+    if logits:
+        masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
+        decoder = getattr(config, "is_decoder", False)
+        kind = AutoModelForMaskedLM if masked and not decoder else AutoModelForCausalLM
+    try:
+        network, report = kind.from_pretrained(
+            source.directory,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            output_loading_info=True,
+            **({"device_map": device_map} if device_map else {}),
+        )
+    except Exception as error:  # damaged files surface as many kinds
+        raise CheckpointError(f"{shown} cannot be loaded: {_first_line(error)}") from error
+    missing = sorted(name for name in report["missing_keys"] if ".pooler." not in f".{name}")
+    if missing:
+        raise CheckpointError(
+            f"{shown} lacks {len(missing)} of its tensors, {visible(missing[0])} among them: "
+            "the checkpoint is incomplete."
+        )
+    mismatched = sorted(str(entry) for entry in report["mismatched_keys"])
+    if mismatched:
+        raise CheckpointError(
+            f"{shown} has {len(mismatched)} tensors of another shape than its config says, "
+            f"{visible(mismatched[0])} among them."
+        )
+    if any(".pooler." in f".{name}" for name in report["missing_keys"]):
+        network.base_model.pooler = None  # it would be random; nothing here reads it
+    network.requires_grad_(False).eval()
+    ready: nn.Module = network if device_map else network.to(device)
+    return ready
+
+
+def _check_shards(directory: Path, shown: str) -> None:
+    index = directory / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{shown}: {index.name} cannot be read.") from error
+    absent = [name for name in files if not (directory / name).is_file()]
+    if absent:
+        raise CheckpointError(
+            f"{shown}: {visible(absent[0])} is missing ({len(absent)} of {len(files)} shards). "
+            "Copy the checkpoint again."
+        )
+
+
+def _shape(config: Any, specs: list[AttentionSpec]) -> ModelShape:
+    first = specs[0]
+    if any((s.n_heads, s.head_width) != (first.n_heads, first.head_width) for s in specs):
+        raise CheckpointError("Layers with different numbers of heads cannot be inspected.")
+    return ModelShape(
+        n_layers=len(specs),
+        n_heads=first.n_heads,
+        n_kv_heads=first.kv_heads,
+        d_head=first.head_width,
+        d_model=first.d_model,
+        vocab_size=config.vocab_size,
+        max_positions=_max_positions(config),
+        causal=first.causal,
+    )
+
+
+def _max_positions(config: Any) -> int | None:
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
+
+
+def _pick_device(device: str) -> torch.device:
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"Cannot use device {visible(device)!r}: {_first_line(error)} "
+            "Use auto, cpu, cuda, cuda:N or mps."
+        ) from error
+    return place
+
+
+def _pick_dtype(dtype: str | None, device: torch.device) -> torch.dtype | str:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else "auto"
+    return "auto" if dtype == "auto" else DTYPES[dtype]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return visible(lines[0][:200]) if lines else type(error).__name__

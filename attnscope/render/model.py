@@ -1,0 +1,28 @@
+"""The lines that open every table: which model this is, and how well it is proven."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from attnscope.plain import visible
+from attnscope.render.table import wrapped
+
+_DISPLAY = {"bert": "BERT", "gpt2": "GPT-2", "llama": "Llama"}
+
+
+def model_lines(model: dict[str, Any], about: str, width: int) -> list[Text]:
+    """Name and sizes, then the proof's figure and what was read."""
+    name = visible(model["id"])
+    family = _DISPLAY.get(model["family"], visible(model["family"]))
+    heads = f"{model['n_layers']} layers × {model['n_heads']} heads"
+    if model["n_kv_heads"] != model["n_heads"]:
+        heads += f" ({model['n_kv_heads']} key/value)"
+    reads = "causal" if model["causal"] else "bidirectional"
+    sizes = f"{family} type, {heads}, {reads}, {model['dtype']}"
+    proof = f"proof {model['parity']['max_abs_attention']:.0e} against transformers eager"
+    first = wrapped(f"{name}  {sizes}", width)
+    lines = [Text(line) for line in first]
+    lines[0].stylize("bold", 0, len(name))
+    return lines + [Text(line, style="dim") for line in wrapped(f"{proof} · {about}", width)]

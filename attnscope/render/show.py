@@ -1,0 +1,42 @@
+"""What `attnscope show` prints: the pattern of a head, or the small maps of a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.experiments.capture import Capture
+from attnscope.render.model import model_lines
+from attnscope.render.table import joined
+from attnscope.render.terminal import head_heatmap, layer_grid
+
+
+def pattern(
+    captured: Capture, width: int, console: Console | None, *, whole_layer: bool = False
+) -> Text:
+    """The selected heads, in the signs that the console can draw (a file gets characters)."""
+    tokens, causal = captured.tokens.tokens, bool(captured.model["causal"])
+    bos = captured.settings["bos"]["token"]
+    about = f"{len(tokens)} tokens · {f'{bos} first' if bos else 'no BOS'}"
+    lines = model_lines(captured.model, about, width)
+    signs: dict[str, Any] = {
+        "colour": console is not None and console.color_system in ("256", "truecolor"),
+        "true_colour": console is not None and console.color_system == "truecolor",
+        "ascii_only": console is not None and not console.encoding.startswith("utf"),
+    }
+    if whole_layer:
+        for layer, weights in captured.attention.items():
+            lines += [Text(), Text(f"layer {layer}", style="bold")]
+            lines.append(layer_grid(weights.numpy(), tokens, width, causal=causal, **signs))
+        return joined(lines)
+    for head, weights in captured.heads():
+        lines.append(Text())
+        lines.append(
+            head_heatmap(
+                np.asarray(weights), tokens, width, title=f"head {head}", causal=causal, **signs
+            )
+        )
+    return joined(lines)

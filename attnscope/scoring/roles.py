@@ -1,0 +1,132 @@
+"""ROLES: what a head can be looking at, one row per role.
+
+A role names, for each query, a set of target keys; a head's score is the share of attention that
+its queries put there. Adding a role is adding a row; tables, JSON and help follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.probes import Breadth, Columns, Offset, Pairs, Probe
+from attnscope.types import TokenBatch
+
+Ask = Callable[[TokenBatch, bool], Probe | None]  # (texts, causal) to a probe; None: does not apply
+
+
+@dataclass(frozen=True)
+class Role:
+    """One thing a head can do.
+
+    `phrase` names the targets in a sentence about one text; `absent` is said where a text has none.
+    """
+
+    name: str
+    phrase: str
+    ask: Ask
+    absent: str = "none here"
+
+
+def _first(batch: TokenBatch) -> Tensor:
+    first = torch.zeros_like(batch.valid)
+    first[:, 0] = True
+    return first
+
+
+def resting_places(batch: TokenBatch) -> Tensor:
+    """The keys where attention rests: the first token and special tokens, (B, T) bool."""
+    return batch.special | _first(batch)
+
+
+def _after(batch: TokenBatch, first: int) -> Tensor:
+    index = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    return batch.valid & (index >= first)
+
+
+def _back(steps: int) -> Ask:
+    # Row `steps` looks back at position 0, which is a resting place: that row cannot tell.
+    return lambda batch, causal: Offset(_after(batch, steps + 1), (-steps,))
+
+
+def _next(batch: TokenBatch, causal: bool) -> Probe | None:
+    return None if causal else Offset(batch.valid, (1,))
+
+
+def _local(batch: TokenBatch, causal: bool) -> Probe:
+    return Offset(batch.valid, (-1, -2) if causal else (-1, -2, 1, 2))
+
+
+def _current(batch: TokenBatch, causal: bool) -> Probe:
+    return Offset(batch.valid, (0,))
+
+
+def _first_token(batch: TokenBatch, causal: bool) -> Probe:
+    return Columns(_after(batch, 1), _first(batch))
+
+
+def _special_token(batch: TokenBatch, causal: bool) -> Probe:
+    return Columns(batch.valid & ~batch.special, batch.special & ~_first(batch))
+
+
+def _punctuation(batch: TokenBatch, causal: bool) -> Probe:
+    return Columns(batch.valid & ~batch.punctuation, batch.punctuation)
+
+
+def _earlier_copies(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs (text, query, key) of equal ids, key < query; special tokens have no copies."""
+    found: list[tuple[int, int, int]] = []
+    for text, (ids, usable) in enumerate(
+        zip(batch.ids.tolist(), (batch.valid & ~batch.special).tolist(), strict=True)
+    ):
+        seen: dict[int, list[int]] = {}
+        for query, (id_, counts) in enumerate(zip(ids, usable, strict=True)):
+            if counts:
+                before = seen.setdefault(id_, [])
+                found.extend((text, query, key) for key in before)
+                before.append(query)
+    pairs = torch.tensor(found, dtype=torch.int64, device=batch.ids.device).reshape(-1, 3)
+    return pairs[:, 0], pairs[:, 1], pairs[:, 2]
+
+
+def _duplicate(batch: TokenBatch, causal: bool) -> Probe:
+    text, query, copy = _earlier_copies(batch)
+    if not causal:  # copies on either side
+        text, query, copy = text.repeat(2), torch.cat([query, copy]), torch.cat([copy, query])
+    return Pairs(batch.valid, text, query, copy)
+
+
+def _induction(batch: TokenBatch, causal: bool) -> Probe:
+    """The token after each earlier copy: [A][B] … [A], from the second A to B."""
+    text, query, copy = _earlier_copies(batch)
+    return Pairs(batch.valid, text, query, copy + 1)
+
+
+def _broad(batch: TokenBatch, causal: bool) -> Probe:
+    return Breadth(batch.valid)
+
+
+def _no_pairs(batch: TokenBatch, causal: bool) -> None:
+    """Needs marked pronouns, which a plain text does not have."""
+
+
+ROLES: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("previous_token", "previous token", _back(1)),
+        Role("next_token", "next token", _next),
+        Role("second_previous", "second previous", _back(2)),
+        Role("current_token", "itself", _current),
+        Role("local", "within two", _local),
+        Role("first_token", "first token", _first_token),
+        Role("special_token", "special tokens", _special_token, "none here"),
+        Role("punctuation", "punctuation", _punctuation, "none here"),
+        Role("duplicate_token", "earlier copies", _duplicate, "no repeats here"),
+        Role("induction", "after a copy", _induction, "no repeats here"),
+        Role("coreference", "antecedent", _no_pairs, "no pairs marked"),
+        Role("broad", "evenly", _broad, "too short"),
+    )
+}

@@ -1,0 +1,136 @@
+"""Texts made to test heads: repeated random tokens, and the same length without the repeat."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.attention.probes import Pairs, Probe
+from attnscope.errors import CheckpointError
+from attnscope.models.load import Model
+from attnscope.types import TokenBatch
+
+LENGTH, SEQUENCES, CONTROLS = 50, 4, 2
+_BYTE_FALLBACK = re.compile(r"^<0x[0-9A-F]{2}>$")
+
+
+@dataclass(frozen=True)
+class RepeatedTokens:
+    """`sequences` texts of `length` distinct random ids, said twice; then controls without repeat.
+
+    The controls are as long, of distinct ids throughout, and follow in the same batch.
+    """
+
+    batch: TokenBatch
+    length: int
+    sequences: int
+    bos: str | None
+    shortened_from: int | None
+    start: int  # index of the first random token
+
+    def describe(self, seed: int) -> dict[str, Any]:
+        """The stimulus as the settings of a document record it."""
+        return {
+            "stimulus": "repeated random tokens",
+            "length": self.length,
+            "repeats": 2,
+            "sequences": self.sequences,
+            "control_sequences": len(self.batch) - self.sequences,
+            "seed": seed,
+            "bos": self.bos,
+        }
+
+    def induction_offset(self) -> Probe:
+        """Where an induction head would look if every text repeated: also asked of the control."""
+        return self._second_half(1)
+
+    def duplicate_offset(self) -> Probe:
+        """Where the earlier copy stands, or would stand."""
+        return self._second_half(0)
+
+    def _second_half(self, ahead: int) -> Probe:
+        n_texts = len(self.batch)
+        query = torch.arange(self.start + self.length, self.start + 2 * self.length)
+        text = torch.arange(n_texts).repeat_interleave(self.length)
+        queries = query.repeat(n_texts)
+        return Pairs(self.batch.valid, text, queries, queries - self.length + ahead)
+
+
+def repeated_tokens(
+    model: Model,
+    length: int = LENGTH,
+    sequences: int = SEQUENCES,
+    controls: int = CONTROLS,
+    seed: int = 0,
+) -> RepeatedTokens:
+    """Random ids from the middle of the vocabulary, wrapped in the tokenizer's special tokens.
+
+    BOS comes first if the tokenizer defines one (unless the reader was told not to). `length` is
+    shortened to what positions, windows and vocabulary allow.
+    Raises CheckpointError when not even two distinct tokens fit.
+    """
+    before, after = _wrapping(model)
+    pool = _middle_ids(model)
+    wrapped = len(before) + len(after)
+    limits = [model.shape.max_positions, *(spec.window for spec in model.specs)]
+    room = min((limit for limit in limits if limit is not None), default=2 * length + wrapped)
+    fits = min(length, (room - wrapped) // 2, len(pool) // 2)
+    if fits < 2:
+        raise CheckpointError(
+            f"{model.id} is too small to repeat random tokens: {len(pool)} usable tokens, "
+            f"{room} positions."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for text in range(sequences + controls):
+        drawn = pool[torch.randperm(len(pool), generator=generator)[: 2 * fits]]
+        rows.append(torch.cat([drawn[:fits], drawn[:fits]]) if text < sequences else drawn)
+    ids = torch.stack(
+        [torch.cat([torch.tensor(before), row, torch.tensor(after)]) for row in rows]
+    ).long()
+    special = torch.zeros_like(ids, dtype=torch.bool)
+    special[:, : len(before)] = True
+    special[:, ids.shape[1] - len(after) :] = True
+    nothing = torch.zeros_like(special)
+    bos = model.reader.from_ids(before).tokens[0].text if before else None
+    return RepeatedTokens(
+        batch=TokenBatch(ids, torch.ones_like(special), special, nothing),
+        length=fits,
+        sequences=sequences,
+        bos=bos,
+        shortened_from=length if fits < length else None,
+        start=len(before),
+    )
+
+
+def _wrapping(model: Model) -> tuple[list[int], list[int]]:
+    """The special tokens that stand before and after a text."""
+    tokens = model.reader.read("a").tokens
+    plain = [token.index for token in tokens if not token.special]
+    first, last = (plain[0], plain[-1]) if plain else (0, len(tokens) - 1)
+    before = [token.id for token in tokens[:first]]
+    after = [token.id for token in tokens[last + 1 :]]
+    if not before and model.reader.add_bos is not False and model.reader.bos_id is not None:
+        before = [model.reader.bos_id]
+    return before, after
+
+
+def _middle_ids(model: Model) -> Tensor:
+    """Ids of the middle half of the vocabulary that stand for ordinary pieces of text."""
+    tokenizer = model.tokenizer
+    size = min(len(tokenizer), model.shape.vocab_size)
+    added = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
+    middle = range(size // 4, size - size // 4)
+    tokens = tokenizer.convert_ids_to_tokens(list(middle))
+    return torch.tensor(
+        [
+            id_
+            for id_, token in zip(middle, tokens, strict=True)
+            if token is not None and id_ not in added and not _BYTE_FALLBACK.match(token)
+        ],
+        dtype=torch.int64,
+    )
