@@ -45,6 +45,13 @@ class Model(loading.Model):
         chosen = select(self, layers, heads)
         return capture(self, self._read(text, pair), chosen, include=include)
 
+    def capture_ids(self, ids: Sequence[int]) -> Capture:
+        """The same for token ids as they are, which no tokenizer touches."""
+        from attnscope.experiments.capture import capture
+        from attnscope.experiments.selection import select
+
+        return capture(self, self.reader.from_ids(ids), select(self, None, None))
+
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""
         from attnscope.experiments.verify import verify

@@ -12,6 +12,7 @@ import attnscope
 from attnscope.cli import models
 from attnscope.cli.capture import capture
 from attnscope.cli.heads import heads
+from attnscope.cli.info import info
 from attnscope.cli.show import show
 from attnscope.cli.verify import verify
 from attnscope.errors import AttnscopeError
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for command in (heads, show, capture, verify):
     app.command()(command)
+models.app.command()(info)
 app.add_typer(models.app, name="models")
 
 

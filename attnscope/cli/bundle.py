@@ -36,9 +36,10 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = bundle(**{field: given.pop(field) for field in fields})
         command(**given)
 
-    called.__signature__ = inspect.Signature(parameters)
-    called.__annotations__ = {p.name: p.annotation for p in parameters}
-    del called.__wrapped__  # type: ignore[attr-defined]  # or Typer would look behind it
+    made: Any = called
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {p.name: p.annotation for p in parameters}
+    del made.__wrapped__  # or Typer would look behind it
     return called
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
-from attnscope.cli.output import emit, emit_text, output_width, progress
+from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import PICTURES, check_place, given_texts, open_model, read_texts
 
 if TYPE_CHECKING:
@@ -47,25 +48,12 @@ def heads(
     loaded = open_model(model, talk, add_bos=text.add_bos)
     read = read_texts(loaded, given, text, talk)
     from attnscope.experiments.heads import heads as score_heads
+    from attnscope.render.heads import heads_table
 
     with progress(talk.quiet) as report:
         result = score_heads(loaded, read, battery=battery, seed=model.seed, progress=report)
     _draw(result, heatmap)
-    _write(result, form, output, every)
-
-
-def _write(result: HeadsResult, form: Format, output: Path | None, every: bool) -> None:
-    from attnscope.render.export import to_json
-    from attnscope.render.heads import heads_markdown, heads_table
-
-    if form is Format.table:
-        emit(heads_table(result, output_width(output), every=every), output)
-    elif form is Format.json:
-        emit_text(to_json(result.to_json()), output)
-    elif form is Format.csv:
-        emit_text(result.to_frame().to_csv(index=False), output)
-    else:
-        emit_text(heads_markdown(result), output)
+    emit_result(result, partial(heads_table, every=every), form, output)
 
 
 def _draw(result: HeadsResult, path: Path | None) -> None:

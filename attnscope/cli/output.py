@@ -8,12 +8,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, RenderableType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pandas import DataFrame
+
+    from attnscope.cli.options import Format
     from attnscope.types import Progress
+
+
+class Result(Protocol):
+    """What every experiment returns: a document and a frame."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON document."""
+
+    def to_frame(self) -> DataFrame:
+        """The same as rows."""
+
 
 _SLOW = 1.0  # seconds after which a person wants to know what is going on
 
@@ -56,6 +72,23 @@ def emit_text(text: str, output: Path | None) -> None:
     from attnscope.render.export import write_text
 
     write_text(output, text)
+
+
+def emit_result(
+    result: Result, table: Callable[[Any, int], RenderableType], form: Format, output: Path | None
+) -> None:
+    """Write a result in the format that was asked for: the table is drawn to fit its place."""
+    if form.value == "table":
+        emit(table(result, output_width(output)), output)
+        return
+    from attnscope.render.export import to_json, to_markdown
+
+    if form.value == "json":
+        emit_text(to_json(result.to_json()), output)
+    elif form.value == "csv":
+        emit_text(result.to_frame().to_csv(index=False), output)
+    else:
+        emit_text(to_markdown(result.to_frame()), output)
 
 
 def output_width(output: Path | None) -> int:

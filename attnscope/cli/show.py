@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
-from attnscope.cli.output import emit, emit_text, out, output_width
+from attnscope.cli.output import emit_result, out
 from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
 from attnscope.errors import UsageError
 
@@ -56,25 +57,13 @@ def show(
     [read] = read_texts(loaded, [given], text, talk)
     from attnscope.experiments.capture import capture
     from attnscope.experiments.selection import select
+    from attnscope.render.show import pattern
 
     captured = capture(loaded, read, select(loaded, layer, head), seed=model.seed)
     _draw(captured, heatmap, whole_layer=layer is not None)
-    _write(captured, form, output, whole_layer=layer is not None)
-
-
-def _write(captured: Capture, form: Format, output: Path | None, *, whole_layer: bool) -> None:
-    from attnscope.render.export import to_json, to_markdown
-    from attnscope.render.show import pattern
-
-    if form is Format.table:
-        console = out() if output is None else None
-        emit(pattern(captured, output_width(output), console, whole_layer=whole_layer), output)
-    elif form is Format.json:
-        emit_text(to_json(captured.to_json()), output)
-    elif form is Format.csv:
-        emit_text(captured.to_frame().to_csv(index=False), output)
-    else:
-        emit_text(to_markdown(captured.to_frame()), output)
+    console = out() if output is None else None
+    draw = partial(pattern, console=console, whole_layer=layer is not None)
+    emit_result(captured, draw, form, output)
 
 
 def _draw(captured: Capture, path: Path | None, *, whole_layer: bool) -> None:

@@ -9,17 +9,15 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
-from attnscope.cli.output import emit, emit_text, output_width
+from attnscope.cli.output import emit_result
 from attnscope.cli.session import check_place, open_model
 from attnscope.errors import CheckError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from torch import Tensor
 
-    from attnscope.experiments.verify import VerifyResult
     from attnscope.models.text import Reader
 
 _Text = Annotated[
@@ -53,9 +51,10 @@ def verify(
     ids = _ids(text, length, model.seed)
     loaded = open_model(model, talk, logits=logits, ids=ids, refuse=False)
     from attnscope.experiments.verify import verify as compare
+    from attnscope.render.verify import verify_table
 
     result = compare(loaded, model.seed)
-    _write(result, form, output)
+    emit_result(result, verify_table, form, output)
     if not result.ok:
         raise CheckError(f"Beyond tolerance: {result.parity.failure}.")
 
@@ -74,17 +73,3 @@ def _ids(text: str | None, length: int, seed: int) -> Callable[[Reader], Tensor]
         return torch.tensor([[token.id for token in reader.read(text).tokens]])
 
     return read
-
-
-def _write(result: VerifyResult, form: Format, output: Path | None) -> None:
-    from attnscope.render.export import to_json, to_markdown
-    from attnscope.render.verify import verify_table
-
-    if form is Format.table:
-        emit(verify_table(result, output_width(output)), output)
-    elif form is Format.json:
-        emit_text(to_json(result.to_json()), output)
-    elif form is Format.csv:
-        emit_text(result.to_frame().to_csv(index=False), output)
-    else:
-        emit_text(to_markdown(result.to_frame()), output)

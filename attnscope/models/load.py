@@ -37,6 +37,7 @@ class Model:
     family: str
     shape: ModelShape
     specs: tuple[AttentionSpec, ...]
+    layout: str
     parity: proof.Parity
     reader: Reader
     network: nn.Module
@@ -179,6 +180,7 @@ def _with_our_attention(
         family=config.model_type,
         shape=_shape(config, specs),
         specs=tuple(specs),
+        layout=stored[0].layout,
         parity=parity,
         reader=reader,
         network=network,

@@ -88,16 +88,6 @@ def heads_table(result: HeadsResult, width: int, *, every: bool = False) -> Text
     return joined(lines)
 
 
-def heads_markdown(result: HeadsResult) -> str:
-    """Every head as a Markdown table."""
-    titles = [column.title for column in _columns(result)]
-    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
-    for row in rows_of(result):
-        cells = [cell.plain.replace("|", "\\|") for cell in _cells(row)]
-        lines.append("| " + " | ".join(cells[: len(titles)]) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def number(value: float) -> str:
     """`.94`, `1.00`, `-.08`; a dash where there is none."""
     if not math.isfinite(value):

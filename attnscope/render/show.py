@@ -15,7 +15,7 @@ from attnscope.render.terminal import head_heatmap, layer_grid
 
 
 def pattern(
-    captured: Capture, width: int, console: Console | None, *, whole_layer: bool = False
+    captured: Capture, width: int, *, console: Console | None, whole_layer: bool = False
 ) -> Text:
     """The selected heads, in the signs that the console can draw (a file gets characters)."""
     tokens, causal = captured.tokens.tokens, bool(captured.model["causal"])

@@ -1,0 +1,5 @@
+"""`python -m attnscope`."""
+
+from attnscope.cli.app import main
+
+main()
