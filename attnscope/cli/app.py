@@ -10,6 +10,7 @@ import typer
 
 import attnscope
 from attnscope.cli import models
+from attnscope.cli.bench import bench
 from attnscope.cli.capture import capture
 from attnscope.cli.heads import heads
 from attnscope.cli.info import info
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (heads, show, capture, verify):
+for command in (heads, show, capture, verify, bench):
     app.command()(command)
 models.app.command()(info)
 app.add_typer(models.app, name="models")

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 
 
+def model_name(chosen: ModelOptions) -> str:
+    """The checkpoint that was named. Raises UsageError when none was."""
+    if not chosen.model:
+        raise UsageError(
+            "No model was named: give --model, or set ATTNSCOPE_MODEL.\n"
+            "`attnscope models list` has names that `attnscope models pull` fetches."
+        )
+    return chosen.model
+
+
 def open_model(
     chosen: ModelOptions,
     talk: TalkOptions,
@@ -33,17 +43,13 @@ def open_model(
     refuse: bool = True,
 ) -> Model:
     """Load the checkpoint that was named, telling what takes long."""
-    if not chosen.model:
-        raise UsageError(
-            "No model was named: give --model, or set ATTNSCOPE_MODEL.\n"
-            "`attnscope models list` has names that `attnscope models pull` fetches."
-        )
+    name = model_name(chosen)
     with progress(talk.quiet) as report:
         report("starting", 0, 0)
         from attnscope import api
 
         return api.load(
-            chosen.model,
+            name,
             add_bos=add_bos,
             revision=chosen.revision,
             tokenizer=chosen.tokenizer,
