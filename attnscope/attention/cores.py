@@ -20,13 +20,14 @@ from attnscope.attention.visibility import Visibility
 class Block:
     """Some rows of a layer's attention: queries [start, stop) over keys [low, low + S).
 
-    weights is (B, H, t, S) float32; keys outside the block have weight 0.
+    weights is (B, H, t, S) float32, the softmax of scores; keys outside the block have weight 0.
     """
 
     layer: int
     start: int
     low: int
     weights: Tensor
+    scores: Tensor
 
     @property
     def stop(self) -> int:
@@ -41,17 +42,20 @@ class Block:
     @cached_property
     def entropy(self) -> Tensor:
         """Entropy of each row in nats, (B, H, t)."""
-        entropy: Tensor = torch.special.entr(self.weights).sum(dim=-1)  # (B, H, t)
-        return entropy
+        # -Σ w·ln w with ln w = score - ln Σ exp(scores), so no logarithm of every weight; and that
+        # sum's logarithm is known from the greatest weight of the row.
+        log_sum = self.scores.amax(-1) - self.weights.amax(-1).log()  # (B, H, t)
+        return log_sum - torch.einsum("bhts,bhts->bht", self.weights, self.scores)
 
 
-Show = Callable[[int, int, Tensor], None]  # (first query, first key, weights (B, G, R, t, S))
+# (first query, first key, weights and scores (B, G, R, t, S))
+Show = Callable[[int, int, Tensor, Tensor], None]
 
 
-def attention_weights(
+def attention_scores(
     query: Tensor, key: Tensor, spec: AttentionSpec, visible: Tensor | None
 ) -> Tensor:
-    """softmax(query · key * scale) over the visible keys, in float32.
+    """query · key * scale, capped, with the lowest number where a key is not visible.
 
     query (B, G, R, t, D) holds the R query heads of each key/value head side by side, so that one
     product with key (B, G, S, D) serves them all and no key is copied. visible (B or 1, t, S).
@@ -65,7 +69,7 @@ def attention_weights(
     if visible is not None:
         # The lowest finite number, not -inf: a padded row that sees nothing must not become NaN.
         scores.masked_fill_(~visible[:, None, None], torch.finfo(scores.dtype).min)
-    return torch.softmax(scores, dim=-1)
+    return scores
 
 
 def mix_values(weights: Tensor, value: Tensor) -> Tensor:
@@ -95,8 +99,9 @@ def blocked(
         stop = min(start + rows, total)
         low, high = visibility.key_range(start, stop)
         visible = visibility.block(start, stop)
-        weights = attention_weights(query[..., start:stop, :], key[:, :, low:high], spec, visible)
-        show(start, low, weights)
+        scores = attention_scores(query[..., start:stop, :], key[:, :, low:high], spec, visible)
+        weights = torch.softmax(scores, dim=-1)  # (B, G, R, t, S)
+        show(start, low, weights, scores)
         heads.append(mix_values(weights, value[:, :, low:high]))
     return torch.cat(heads, dim=3)  # (B, G, R, T, D)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.cores import Block
-from attnscope.attention.probes import Probe
+from attnscope.attention.probes import Probe, read_all
 from attnscope.attention.visibility import Visibility
 
 Observer = Callable[[Block], None]
@@ -52,9 +52,9 @@ class Lens:
 
     def see(self, block: Block, visibility: Visibility) -> None:
         """Read every probe on a block of weights, and show it to the observers."""
-        for name, (asked, _, _) in self._targets(visibility).items():
-            here = asked[:, None, block.start : block.stop]  # (B, 1, t)
-            answers = self.probes[name].read(block, visibility)  # (B, H, t)
+        targets = self._targets(visibility)
+        for name, answers in read_all(self.probes, block, visibility).items():
+            here = targets[name][0][:, None, block.start : block.stop]  # (B, 1, t)
             part = torch.where(here, answers, 0.0).sum(-1, dtype=torch.float64)  # (B, H)
             self._open[name] = self._open[name] + part if name in self._open else part
         for observer in self.observers:

@@ -110,10 +110,10 @@ class MultiHeadAttention(nn.Module):
         groups, shared = self.spec.kv_heads, self.spec.group_size
         grouped = query.view(batch, groups, shared, rows, width)  # (B, G, R, T, D)
 
-        def show(start: int, low: int, weights: Tensor) -> None:
+        def show(start: int, low: int, weights: Tensor, scores: Tensor) -> None:
             if lens is not None:
-                flat = weights.view(batch, n_heads, *weights.shape[3:])  # (B, H, t, S)
-                lens.see(Block(self.layer, start, low, flat), visibility)
+                flat = (t.view(batch, n_heads, *t.shape[3:]) for t in (weights, scores))
+                lens.see(Block(self.layer, start, low, *flat), visibility)  # (B, H, t, S)
 
         if lens is not None:
             lens.begin_layer()

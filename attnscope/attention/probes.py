@@ -7,6 +7,7 @@ that looks at every visible key alike would answer. Both are exact for every blo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +94,24 @@ class Columns(Probe):
 
     def targets(self, visibility: Visibility) -> Tensor:
         return self.rows & (visibility.count(self.keys) > 0)
+
+
+def read_all(
+    probes: Mapping[str, Probe], block: Block, visibility: Visibility
+) -> dict[str, Tensor]:
+    """Every probe's answer, (B, H, t) each. All Columns together cost one pass over the block."""
+    columns = {name: probe for name, probe in probes.items() if type(probe) is Columns}
+    answers = {
+        name: probe.read(block, visibility) for name, probe in probes.items() if name not in columns
+    }
+    if columns:
+        marks = torch.stack([probe.keys for probe in columns.values()], dim=-1)  # (B, S, P)
+        here = marks[:, block.low : block.high].to(block.weights.dtype)
+        batch, n_heads, rows, keys = block.weights.shape
+        found = block.weights.view(batch, n_heads * rows, keys) @ here  # (B, H·t, P)
+        each = found.view(batch, n_heads, rows, -1).unbind(-1)
+        answers |= dict(zip(columns, each, strict=True))
+    return answers
 
 
 @dataclass(frozen=True)
