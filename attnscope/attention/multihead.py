@@ -19,7 +19,7 @@ from attnscope.attention.spec import AttentionSpec
 from attnscope.attention.visibility import Visibility
 
 DENSE_WEIGHTS = 4_194_304  # up to so many weights a layer (16 MiB) all rows are computed at once
-BLOCK_ROWS = 32
+BLOCK_ROWS = 64
 
 
 @dataclass(frozen=True)

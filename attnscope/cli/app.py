@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from typing import Annotated
@@ -83,12 +84,23 @@ def run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+_STAND_INS = {"×": "x", "·": "-", "–": "-", "…": "...", "→": "->", "‖": "||", "±": "+-"}
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_STAND_INS.get(character, "?") for character in lost), error.end
+
+
 def _use_plain_output() -> None:
     """A locale that cannot write a character gets a stand-in for it, never a traceback."""
+    codecs.register_error("attnscope", _stand_in)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors="attnscope")
 
 
 def _usage(error: typer.TyperException) -> str:

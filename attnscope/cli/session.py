@@ -48,7 +48,7 @@ def open_model(
         report("starting", 0, 0)
         from attnscope import api
 
-        return api.load(
+        loaded = api.load(
             name,
             add_bos=add_bos,
             revision=chosen.revision,
@@ -61,6 +61,21 @@ def open_model(
             refuse=refuse,
             progress=report,
         )
+    if talk.verbose:
+        _tell_more(loaded)
+    return loaded
+
+
+def _tell_more(model: Model) -> None:
+    """What `--verbose` adds: where the weights are, how they are stored, what the proof was."""
+    parity, policy = model.parity, model.reader.bos_policy()
+    say(f"files: {visible(str(model.source.directory))} ({model.source.kind})")
+    say(f"stored as {model.layout}; {model.dtype}, on {model.device}")
+    say(
+        f"proof over {parity.n_tokens} tokens: attention {parity.max_abs_attention:.1e}, hidden "
+        f"state {parity.max_abs_hidden:.1e} of {parity.hidden_scale:.3g}"
+    )
+    say(f"a text begins with {policy['token'] or 'no special token'} (by the {policy['by']})")
 
 
 def given_texts(texts: TextOptions) -> list[GivenText]:

@@ -188,6 +188,7 @@ def _prepare(name: str, way: str) -> tuple[Callable[[Any], object], dict[str, An
     import torch
 
     from attnscope.attention.lens import Lens
+    from attnscope.attention.multihead import BLOCK_ROWS
     from attnscope.models.load import load
     from attnscope.models.text import batch_of
     from attnscope.scoring.scan import questions
@@ -196,7 +197,7 @@ def _prepare(name: str, way: str) -> tuple[Callable[[Any], object], dict[str, An
         model = load(name)
 
         def ours(ids: torch.Tensor) -> object:
-            model.set_block_rows(ids.shape[1] if way == "dense" else 32)
+            model.set_block_rows(ids.shape[1] if way == "dense" else BLOCK_ROWS)
             batch = batch_of([model.reader.from_ids(ids[0].tolist())])
             return model.run(batch, Lens(questions(batch, model.shape.causal)))
 

@@ -6,63 +6,35 @@ Sizes are inches, worked out before anything is drawn, so that labels cannot ove
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from attnscope.errors import UsageError
-from attnscope.plain import visible
 from attnscope.render import palette
-from attnscope.render.export import write_atomic
 from attnscope.render.palette import LABELS, UNCLASSIFIED
+from attnscope.render.sheet import (
+    COLOURS,
+    DPI,
+    LABEL_SIZE,
+    NOTE,
+    Sheet,
+    fitted,
+    label_code,
+    style,
+    text_width,
+    word,
+)
 from attnscope.types import Token
 
 Weights = NDArray[np.floating]
 
-# What a file's ending asks for, and the dates to leave out: the same input gives the same file.
-_FORMATS: dict[str, dict[str, Any]] = {
-    ".png": {},
-    ".svg": {"Date": None},
-    ".pdf": {"CreationDate": None},
-}
-# Whatever the user's own matplotlibrc says. Text is never read as mathematics: tokens hold "$".
-_STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8,
-    "axes.linewidth": 0.5,
-    "axes.edgecolor": "#808080",
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "attnscope",
-    "pdf.fonttype": 42,
-}
-# Outline fonts with signs that DejaVu Sans lacks, used where one happens to be installed.
-_FALLBACKS = (
-    *("Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "Hiragino Sans", "PingFang SC"),
-    *("Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS"),
-    *("Segoe UI Symbol", "Noto Emoji", "Symbola"),
-)
-_COLOURS = ListedColormap(palette.SHADES)
-_DPI = 160
-_LABEL = 7  # points
 _PITCH = 0.125  # at least this from one label to the next
-_LONGEST = 18  # characters of a token's label
 _CODED = 0.19  # a cell this wide holds two letters: colour is not the only sign
-_NOTE = 0.16  # a line of small print
 _GRID_UP_TO = 40  # tokens
 _AXES = ("key (is read)", "query (reads)")
 
@@ -73,14 +45,14 @@ def draw_head(path: Path, weights: Weights, tokens: Sequence[Token], *, title: s
     `tokens` are the S keys; the queries are the last T of them. Raises UsageError for another
     ending, RunError when the file cannot be written.
     """
-    with _style(path):
+    with style(path):
         height, width = (_side(length) for length in weights.shape)
-        words = [_word(token.text) for token in tokens]
+        words = [word(token.text) for token in tokens]
         named = _named(words, weights.shape, width, height)
         margin = _margin(named)
         notes = _notes(named, weights.shape, width, height)
-        low = margin + _NOTE * len(notes)
-        sheet = _Sheet(margin + width + 0.8, low + height + (0.4 if title else 0.12))
+        low = margin + NOTE * len(notes)
+        sheet = Sheet(margin + width + 0.8, low + height + (0.4 if title else 0.12))
         axes = sheet.axes(margin, low, width, height)
         top = palette.scale_top(weights)
         _draw_pattern(axes, weights, top, width, height)
@@ -101,19 +73,19 @@ def draw_layer(
     labels: Sequence[str] | None = None,
 ) -> None:
     """All heads of a layer (H, T, S) on one scale, name and label over each; see `draw_head`."""
-    with _style(path):
+    with style(path):
         n_heads, n_queries, _ = weights.shape
         columns = _columns(n_heads)
         lines = -(-n_heads // columns)
         side = min(max(11 / columns, 0.9), 2.1)
-        words = [_word(token.text) for token in tokens]
+        words = [word(token.text) for token in tokens]
         named = _named(words, weights.shape[1:], side, side)
         margin = _margin(named)
         notes = _notes(named, weights.shape[1:], side, side)
-        low = margin + _NOTE * len(notes)
+        low = margin + NOTE * len(notes)
         across, up = side + 0.15, side + (0.4 if labels else 0.28)
         right, high = margin + columns * across, low + lines * up
-        sheet = _Sheet(right + 0.65, high + 0.02)
+        sheet = Sheet(right + 0.65, high + 0.02)
         top = palette.scale_top(weights)
         for head in range(n_heads):
             line, column = divmod(head, columns)
@@ -127,7 +99,7 @@ def draw_layer(
             captions += [(labels[head], _hue(labels[head]))] if labels else []
             for place, (text, hue) in enumerate(reversed(captions)):
                 y = bottom + side + 0.05 + 0.13 * place
-                sheet.write(left, y, _fitted(text, side), color=hue)
+                sheet.write(left, y, fitted(text, side), color=hue)
         sheet.name_axes(_AXES, (margin + right) / 2, low - margin + 0.08, (low + high) / 2)
         sheet.colour_bar(right, high - up, side, top)
         sheet.write_ends("", notes)
@@ -141,14 +113,14 @@ def draw_head_map(
 
     A head with several labels is striped, one without is pale grey. Errors as `draw_head`.
     """
-    with _style(path):
+    with style(path):
         n_layers, n_heads = scores.shape
         cell = min(max(8.6 / max(n_layers, n_heads), 0.105), 0.42)
         stripes = [[list(held) or [UNCLASSIFIED] for held in row] for row in labels]
         counts = Counter(label for row in stripes for held in row for label in held)
         left, width, height = 0.55, n_heads * cell, n_layers * cell
         high = max(height + 0.5, 0.18 * len(counts) + 0.55)
-        sheet = _Sheet(left + width + 1.85, high + (0.4 if title else 0.12))
+        sheet = Sheet(left + width + 1.85, high + (0.4 if title else 0.12))
         axes = sheet.axes(left, high - height, width, height)
         _draw_cells(axes, stripes, scores, cell)
         names, bottom = ("head", "layer"), high - height - 0.36
@@ -162,7 +134,7 @@ def _draw_pattern(axes: Axes, weights: Weights, top: float, width: float, height
     n_queries, n_keys = weights.shape
     axes.imshow(
         palette.pooled(weights, _most(height), _most(width)),
-        cmap=_COLOURS,
+        cmap=COLOURS,
         vmin=0,
         vmax=top,
         aspect="auto",
@@ -179,12 +151,12 @@ def _draw_pattern(axes: Axes, weights: Weights, top: float, width: float, height
 def _name_keys(axes: Axes, words: Sequence[str], width: float) -> None:
     shown = range(0, len(words), _step(len(words), width))
     look: dict[str, Any] = {"rotation": 90, "rotation_mode": "anchor", "va": "center"}
-    axes.set_xticks(shown, [words[key] for key in shown], fontsize=_LABEL, ha="right", **look)
+    axes.set_xticks(shown, [words[key] for key in shown], fontsize=LABEL_SIZE, ha="right", **look)
 
 
 def _name_queries(axes: Axes, words: Sequence[str], height: float) -> None:
     shown = range(0, len(words), _step(len(words), height))
-    axes.set_yticks(shown, [words[query] for query in shown], fontsize=_LABEL)
+    axes.set_yticks(shown, [words[query] for query in shown], fontsize=LABEL_SIZE)
 
 
 def _draw_cells(
@@ -202,7 +174,7 @@ def _draw_cells(
             if cell * wide >= _CODED and label != UNCLASSIFIED:
                 look: dict[str, Any] = {"fontsize": 19 * cell * wide**0.5, "ha": "center"}
                 ink = palette.ink(colours[-1])
-                code = _code(label)
+                code = label_code(label)
                 axes.text(left + wide / 2, layer + 0.48, code, va="center", color=ink, **look)
     cells = PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.6)
     axes.add_collection(cells)
@@ -211,7 +183,7 @@ def _draw_cells(
     for axis, length in ((axes.xaxis, n_heads), (axes.yaxis, n_layers)):
         step = next(step for step in (1, 2, 4, 8) if step * cell >= 0.2)
         shown = range(0, length, step)
-        axis.set_ticks([at + 0.5 for at in shown], [str(at) for at in shown], fontsize=_LABEL)
+        axis.set_ticks([at + 0.5 for at in shown], [str(at) for at in shown], fontsize=LABEL_SIZE)
 
 
 def _named(words: Sequence[str], shape: tuple[int, ...], width: float, height: float) -> list[str]:
@@ -249,7 +221,7 @@ def _step(length: int, side: float) -> int:
 
 def _most(side: float) -> int:
     """How many tokens an axis can show, each on a pixel of its own."""
-    return int(side * _DPI * 0.9)
+    return int(side * DPI * 0.9)
 
 
 def _columns(n_heads: int) -> int:
@@ -260,143 +232,9 @@ def _columns(n_heads: int) -> int:
 
 def _margin(named: Sequence[str]) -> float:
     """Room for the longest label and the axis's name."""
-    return max(map(_width, named)) + 0.36
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}".removeprefix("0") or "0"
-
-
-def _code(label: str) -> str:
-    return label[:2]
+    return max(map(text_width, named)) + 0.36
 
 
 def _hue(label: str) -> str:
     first = label.split(",")[0]
     return palette.color(first) if first in LABELS else "black"
-
-
-class _Sheet:
-    """A white page measured in inches from its lower left corner."""
-
-    def __init__(self, width: float, height: float) -> None:
-        self.width, self.height = width, height
-        self.figure = Figure((width, height), dpi=_DPI)
-        FigureCanvasAgg(self.figure)
-        self.page = self.axes(0, 0, width, height)
-        self.page.set(xlim=(0, width), ylim=(0, height))
-        self.page.axis("off")
-
-    def axes(self, left: float, bottom: float, width: float, height: float) -> Axes:
-        across, up = self.width, self.height
-        return self.figure.add_axes((left / across, bottom / up, width / across, height / up))
-
-    def write(self, x: float, y: float, text: str, **look: Any) -> None:
-        self.page.text(x, y, text, **{"fontsize": _LABEL, **look})
-
-    def name_axes(self, names: tuple[str, str], x: float, bottom: float, y: float) -> None:
-        self.write(x, bottom, names[0], ha="center", fontsize=8)
-        look = {"rotation": 90, "rotation_mode": "anchor", "va": "top", "fontsize": 8}
-        self.write(0.08, y, names[1], ha="center", **look)
-
-    def write_ends(self, title: str, notes: Sequence[str]) -> None:
-        """The title above everything, the small print below."""
-        if title:
-            text = _fitted(title, self.width - 0.2, 9)
-            self.write(0.1, self.height - 0.24, text, fontsize=9)
-        for line, note in enumerate(reversed(notes)):
-            self.write(0.1, 0.07 + _NOTE * line, note, fontsize=6.5, color="#606060")
-
-    def colour_bar(self, left: float, bottom: float, height: float, top: float) -> None:
-        axes = self.axes(left, bottom, 0.12, height)
-        axes.imshow(np.linspace(0, 1, 256)[:, None], cmap=_COLOURS, aspect="auto", origin="lower")
-        parts = 5 if height >= 1 else 2
-        numbers = [_number(number) for number in np.linspace(0, top, parts)]
-        numbers[-1] += "" if top == 1 else "+"
-        axes.set_xticks([])
-        axes.set_yticks(np.linspace(0, 255, parts), numbers, fontsize=_LABEL)
-        axes.yaxis.tick_right()
-        self.write(left, bottom - 0.18, "weight")
-
-    def label_legend(self, left: float, top: float, counts: Counter[str], *, coded: bool) -> None:
-        """The labels that occur with their counts, and what the saturation says."""
-        occurring = [label for label in LABELS if label in counts]
-        for line, label in enumerate(occurring):
-            y = top - 0.18 * line - 0.14
-            self.swatch(left, y, palette.faded(label, 1), _code(label) if coded else "")
-            self.write(left + 0.3, y + 0.03, label)
-            self.write(left + 1.5, y + 0.03, str(counts[label]), ha="right")
-        if occurring == [UNCLASSIFIED]:
-            return
-        y = top - 0.18 * len(occurring) - 0.3
-        self.write(left, y + 0.03, "score")
-        for step in range(5):
-            x = left + 0.4 + 0.22 * step
-            self.swatch(x, y, palette.faded(occurring[0], step / 4), "")
-            self.write(x + 0.11, y - 0.12, _number(step / 4), ha="center")
-
-    def swatch(self, x: float, y: float, colour: str, code: str) -> None:
-        right, high = x + 0.22, y + 0.14
-        self.page.fill([x, right, right, x], [y, y, high, high], colour, lw=0)
-        self.write(x + 0.11, y + 0.035, code, ha="center", fontsize=6, color=palette.ink(colour))
-
-    def save(self, path: Path) -> None:
-        ending = path.suffix.lower()
-        look: dict[str, Any] = {"format": ending[1:], "dpi": _DPI, "metadata": _FORMATS[ending]}
-        write_atomic(path, lambda scratch: self.figure.savefig(scratch, **look))
-
-
-@contextmanager
-def _style(path: Path) -> Iterator[None]:
-    if path.suffix.lower() not in _FORMATS:
-        raise UsageError(
-            f"Cannot draw {visible(str(path))!r}: let the name end in .png, .svg or .pdf."
-        )
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        families = ["DejaVu Sans", *_fallbacks(), "sans-serif"]
-        matplotlib.rcParams.update({**_STYLE, "font.family": families})
-        yield
-
-
-@lru_cache(maxsize=4096)
-def _width(text: str, size: float = _LABEL) -> float:
-    """How wide the text will be, in inches."""
-    figure = Figure((1, 1), dpi=_DPI)
-    FigureCanvasAgg(figure)
-    return figure.text(0, 0, text, fontsize=size).get_window_extent().width / _DPI
-
-
-def _fitted(text: str, width: float, size: float = _LABEL) -> str:
-    text = _drawable(visible(text))[:200]
-    cut = next((n for n in range(len(text)) if _width(text[:n] + "…", size) > width), len(text))
-    return text if _width(text, size) <= width else text[: max(cut - 1, 0)].rstrip() + "…"
-
-
-def _word(text: str) -> str:
-    text = _drawable(text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
-
-
-def _drawable(text: str) -> str:
-    """What no font at hand can draw is written as U+6771."""
-    drawn, escaped = "", False
-    for sign in text:
-        known = ord(sign) in _known_signs()
-        apart = drawn and drawn[-1] not in "· " and (escaped or not known)
-        drawn += (" " if apart else "") + (sign if known else f"U+{ord(sign):04X}")
-        escaped = not known
-    return drawn
-
-
-@lru_cache
-def _fallbacks() -> tuple[str, ...]:
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    return tuple(name for name in _FALLBACKS if name in installed)
-
-
-@lru_cache
-def _known_signs() -> frozenset[int]:
-    """The characters that our fonts together can draw."""
-    fonts = [font_manager.findfont(name) for name in ("DejaVu Sans", *_fallbacks())]
-    return frozenset(code for font in fonts for code in font_manager.get_font(font).get_charmap())

@@ -18,7 +18,8 @@ from attnscope.scoring.labels import RESTING, UNCLASSIFIED
 from attnscope.scoring.roles import ROLES
 from attnscope.types import Head
 
-PER_LABEL = 10  # rows of one label before the rest is left to --all
+PER_LABEL = 10  # heads of one label before the rest is left to --all
+_FEWER = {RESTING: 4, "broad": 4}  # rows of those that many heads of any model have
 
 COLUMNS = (
     Column("head"),
@@ -147,6 +148,7 @@ def _summary(result: HeadsResult, rows: Sequence[Row], width: int) -> list[Text]
             having = [row for row in rows if not row.labels]
         else:
             having = [row for row in rows if label in row.labels]
+            having.sort(key=lambda row: row.label != label)  # those it is the first label of
         if not having:
             continue
         named = [str(row.head) for row in having[:PER_LABEL]]
@@ -179,7 +181,8 @@ def _telling(rows: Sequence[Row]) -> tuple[list[Row], int]:
     shown: list[Row] = []
     for label in LABELS:
         if label != UNCLASSIFIED:
-            shown += [row for row in rows if row.label == label][:PER_LABEL]
+            most = _FEWER.get(label, PER_LABEL)
+            shown += [row for row in rows if row.label == label][:most]
     return shown, len(rows) - len(shown)
 
 
@@ -199,7 +202,7 @@ def _cells(row: Row) -> list[Text]:
         Text(str(row.head)),
         label,
         Text(number(row.score), style=faint),
-        Text(number(row.chance), style="dim"),
+        Text(number(row.chance or math.nan), style="dim"),  # evenness has no chance level
         Text(interval, style=faint),
         Text(number(row.rests), style=rests),
         Text(visible(row.here), style=faint),

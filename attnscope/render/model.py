@@ -21,7 +21,8 @@ def model_lines(model: dict[str, Any], about: str, width: int) -> list[Text]:
         heads += f" ({model['n_kv_heads']} key/value)"
     reads = "causal" if model["causal"] else "bidirectional"
     sizes = f"{family} type, {heads}, {reads}, {model['dtype']}"
-    proof = f"proof {model['parity']['max_abs_attention']:.0e} against transformers eager"
+    apart = model["parity"]["max_abs_attention"]
+    proof = f"proof {f'{apart:.0e}' if apart else '0'} against transformers eager"
     first = wrapped(f"{name}  {sizes}", width)
     lines = [Text(line) for line in first]
     lines[0].stylize("bold", 0, len(name))

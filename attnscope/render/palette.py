@@ -21,12 +21,12 @@ _HUES = {
     "next-token": "#23BAF9",
     "local": "#289149",
     "current-token": "#9A72EC",
-    "resting": "#6F6E84",
     "duplicate-token": "#C782B0",
     "induction": "#F93213",
     "shifted-induction": "#FC9107",
     "anti-induction": "#A51029",
     "coreference": "#9E25D3",
+    "resting": "#6F6E84",
     "broad": "#8EBB7F",
     UNCLASSIFIED: "#A0A0A0",
 }

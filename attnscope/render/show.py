@@ -25,7 +25,7 @@ def pattern(
     signs: dict[str, Any] = {
         "colour": console is not None and console.color_system in ("256", "truecolor"),
         "true_colour": console is not None and console.color_system == "truecolor",
-        "ascii_only": console is not None and not console.encoding.startswith("utf"),
+        "ascii_only": console is not None and not _draws_blocks(console),
     }
     if whole_layer:
         for layer, weights in captured.attention.items():
@@ -40,3 +40,12 @@ def pattern(
             )
         )
     return joined(lines)
+
+
+def _draws_blocks(console: Console) -> bool:
+    """Can the stream behind the console write block characters?"""
+    try:
+        "█░·".encode(getattr(console.file, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

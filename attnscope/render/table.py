@@ -51,7 +51,7 @@ def wrapped(words: str, width: int, first: int = 0, rest: int = 0) -> list[str]:
     line, indent = " " * first, first
     for word in words.split(" "):
         if cell_len(line) > indent and cell_len(line) + 1 + cell_len(word) > width:
-            lines.append(line)
+            lines.append(line.rstrip())
             line, indent = " " * rest, rest
         line += word if cell_len(line) == indent else f" {word}"
     return [*lines, line]

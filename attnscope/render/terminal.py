@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
-from rich.style import Style
 from rich.text import Text
 
 from attnscope.plain import visible
-from attnscope.render.palette import LABELS, color, ink, pooled, scale_top, shade, shade_256
+from attnscope.render.palette import LABELS, color, pooled, scale_top
+from attnscope.render.signs import HIDDEN, NUMBERS_FROM, Signs
 from attnscope.types import Token
 
 Weights = NDArray[np.floating]
@@ -25,11 +24,6 @@ Weights = NDArray[np.floating]
 _MAX_ROWS = 60  # queries shown before a text counts as too long for a terminal
 _MAX_CELL = 7
 _MAX_LEVELS = 8  # lines the slanted labels of the keys may take
-_NUMBERS_FROM = 3  # a cell this wide holds a weight in hundredths
-_RAMP = "·░▒▓█"
-_ASCII_RAMP = ".:+*#"
-_HIDDEN = -1.0  # stands for a weight that cannot be, since the key is not visible
-_RAMP_FROM = (0.05, 0.25, 0.5, 0.75)  # of the scale's top
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ def head_heatmap(
     texts = [_literal(token.text, ascii_only) for token in tokens]
     plan = _plan(weights, texts, width)
     top = scale_top(weights)
-    signs = _Signs(colour, true_colour, ascii_only)
+    signs = Signs(colour, true_colour, ascii_only)
     shown = _hidden_marked(weights, causal)[np.ix_(plan.rows, plan.keys)]
 
     heading = _cut(_literal(visible(title), ascii_only), width, ascii_only)
@@ -108,7 +102,7 @@ def layer_grid(
 
     A dot stands for one weight, or for the greatest of several where the text is long.
     """
-    signs = _Signs(colour, true_colour, ascii_only)
+    signs = Signs(colour, true_colour, ascii_only)
     top = scale_top(weights)
     shown = _hidden_marked(weights, causal)
     n_heads, n_queries, n_keys = weights.shape
@@ -137,100 +131,12 @@ def layer_grid(
     return _joined(out, width, signs)
 
 
-@dataclass(frozen=True)
-class _Signs:
-    """How weights and words are drawn on this terminal."""
-
-    colour: bool
-    true_colour: bool
-    ascii_only: bool
-
-    @property
-    def ellipsis(self) -> str:
-        return "~" if self.ascii_only else "…"
-
-    @property
-    def ramp(self) -> str:
-        return _ASCII_RAMP if self.ascii_only else _RAMP
-
-    def style(self, style: str) -> str:
-        return style if self.colour else ""
-
-    def paint(self, weight: float, top: float) -> Color | None:
-        if weight == _HIDDEN:
-            return None
-        if self.true_colour:
-            return Color.parse(shade(weight, top))
-        return Color.from_ansi(shade_256(weight, top))
-
-    def painted(self, text: str, weight: float, top: float) -> Text:
-        letters = Color.parse(ink(shade(weight, top)))
-        return Text(text, Style(color=letters, bgcolor=self.paint(weight, top)))
-
-    def cell(self, weight: float, width: int, top: float) -> Text:
-        if weight == _HIDDEN:
-            return Text(" " * width)
-        hundredths = round(100 * weight)
-        if width >= _NUMBERS_FROM:
-            nothing = "" if self.colour else self.ramp[0]
-            text = f"{hundredths or nothing:>3}".ljust(width)
-        elif self.colour:
-            text = " " * width
-        else:
-            sign = self.step(weight, top)
-            text = sign.ljust(width) if sign == self.ramp[0] else sign * width
-        return self.painted(text, weight, top) if self.colour else Text(text)
-
-    def step(self, weight: float, top: float) -> str:
-        if weight == _HIDDEN:
-            return " "
-        return self.ramp[sum(weight / top >= start for start in _RAMP_FROM)]
-
-    def small_map(self, weights: Weights, top: float) -> list[Text]:
-        """Two rows of weights a line: half blocks in colour, else the greater of both."""
-        lines = []
-        for row in range(0, weights.shape[0], 2):
-            pair = weights[row : row + 2]
-            if not self.colour:
-                lines.append(Text("".join(self.step(float(w), top) for w in pair.max(axis=0))))
-                continue
-            line = Text()
-            for column in pair.T:
-                upper, lower = (self.paint(float(w), top) for w in (*column, _HIDDEN)[:2])
-                if upper is None:
-                    line.append("▄" if lower else " ", Style(color=lower))
-                else:
-                    line.append("▀", Style(color=upper, bgcolor=lower))
-            lines.append(line)
-        return lines
-
-    def legend(self, cell: int, top: float) -> Text:
-        if cell < _NUMBERS_FROM:
-            return self.scale(top)
-        if self.colour:
-            return Text("number: weight in hundredths   shade: ").append_text(self.scale(top))
-        return Text(f"weight in hundredths; {self.ramp[0]} rounds to 0")
-
-    def scale(self, top: float) -> Text:
-        more = "" if top == 1 else " and more"
-        line = Text()
-        if self.colour:
-            line.append("0 ")
-            for step in range(11):
-                line.append_text(self.painted(" ", step / 10, 1.0))
-            return line.append(f" {_number(top)}{more}")
-        line.append(f"{self.ramp[0]} 0")
-        for sign, start in zip(self.ramp[1:], _RAMP_FROM, strict=True):
-            line.append(f"  {sign} {_number(start * top)}")
-        return line.append(" and more")
-
-
 def _hidden_marked(weights: Weights, causal: bool) -> Weights:
     if not causal:
         return weights
     n_queries, n_keys = weights.shape[-2:]
     hidden = np.triu(np.ones((n_queries, n_keys), dtype=bool), n_keys - n_queries + 1)
-    return np.where(hidden, _HIDDEN, weights)
+    return np.where(hidden, HIDDEN, weights)
 
 
 def _plan(weights: Weights, texts: Sequence[str], width: int) -> _Plan:
@@ -258,7 +164,7 @@ def _plan(weights: Weights, texts: Sequence[str], width: int) -> _Plan:
 
 
 def _key_labels(
-    plan: _Plan, texts: Sequence[str], width: int, lines: list[Text], signs: _Signs
+    plan: _Plan, texts: Sequence[str], width: int, lines: list[Text], signs: Signs
 ) -> bool:
     """Add the keys' labels as lines of steps, left to right and down; True if one was shortened.
 
@@ -273,7 +179,7 @@ def _key_labels(
     levels = min(_MAX_LEVELS, -(-(longest + 1) // plan.cell), len(plan.keys))
     steps = [""] * levels
     shortened = False
-    indent = plan.margin + (plan.cell >= _NUMBERS_FROM)
+    indent = plan.margin + (plan.cell >= NUMBERS_FROM)
     for place, (prefix, key) in enumerate(zip(prefixes, plan.keys, strict=True)):
         label = prefix + texts[key]
         start = indent + place * plan.cell
@@ -303,7 +209,7 @@ def _resized(weights: Weights, size: int) -> Weights:
     return small.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _caption(text: str, width: int, signs: _Signs) -> Text:
+def _caption(text: str, width: int, signs: Signs) -> Text:
     label = text.split(",")[0]
     hue = color(label) if label in LABELS else "bold"
     return Text(_cut(_literal(text, signs.ascii_only), width, signs.ascii_only), signs.style(hue))
@@ -318,7 +224,7 @@ def _beside(cells: Sequence[Text], width: int) -> Text:
     return line
 
 
-def _joined(lines: Sequence[Text], width: int, signs: _Signs) -> Text:
+def _joined(lines: Sequence[Text], width: int, signs: Signs) -> Text:
     for line in lines:
         if line.cell_len > width:
             line.truncate(width - 1)
@@ -330,7 +236,7 @@ def _joined(lines: Sequence[Text], width: int, signs: _Signs) -> Text:
     return text
 
 
-def _wrapped(note: str, width: int, signs: _Signs) -> list[Text]:
+def _wrapped(note: str, width: int, signs: Signs) -> list[Text]:
     return [Text(line, signs.style("dim")) for line in textwrap.wrap(note, width)]
 
 
@@ -346,7 +252,3 @@ def _cut(text: str, cells: int, ascii_only: bool) -> str:
     if cell_len(text) <= cells:
         return text
     return set_cell_size(text, cells - 1).rstrip() + ("~" if ascii_only else "…")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".").removeprefix("0") or "0"

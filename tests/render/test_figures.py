@@ -19,9 +19,10 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from attnscope.errors import RunError, UsageError
-from attnscope.render import figures
+from attnscope.render import sheet
 from attnscope.render.figures import draw_head, draw_head_map, draw_layer
 from attnscope.render.palette import LABELS, faded, shade
+from attnscope.render.sheet import Sheet
 from attnscope.types import Token
 
 HOSTILE = [
@@ -62,13 +63,13 @@ def head_map(
 def sheets(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures drawn, kept when they are saved."""
     kept: list[Figure] = []
-    save = figures._Sheet.save
+    save = Sheet.save
 
-    def keep(sheet: figures._Sheet, path: Path) -> None:
-        save(sheet, path)
-        kept.append(sheet.figure)
+    def keep(page: Sheet, path: Path) -> None:
+        save(page, path)
+        kept.append(page.figure)
 
-    monkeypatch.setattr(figures._Sheet, "save", keep)
+    monkeypatch.setattr(Sheet, "save", keep)
     return kept
 
 
@@ -145,7 +146,7 @@ def test_every_token_is_named_once_on_each_axis(tmp_path: Path) -> None:
     draw_head(path, pattern(15), tokens(HOSTILE), title="$x$")
     shown = written(path)
     replaced = {"·東京": "·U+6771 U+4EAC", "🤗": "U+1F917", "a" * 40: "a" * 17 + "…"}
-    known = figures._known_signs()
+    known = sheet._known_signs()
     for word in HOSTILE:
         drawn = word if all(ord(sign) in known for sign in word) else replaced[word]
         drawn = replaced.get(word, drawn) if len(word) == 40 else drawn
@@ -268,10 +269,10 @@ def test_another_installed_font_is_used_for_what_ours_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign = "\U0001d4d0"  # in STIX, not in DejaVu Sans
-    caches = (figures._fallbacks, figures._known_signs, figures._width)
+    caches = (sheet._fallbacks, sheet._known_signs, sheet.text_width)
     try:
         for fonts, shown in (((), "U+1D4D0"), (("STIXGeneral",), sign)):
-            monkeypatch.setattr(figures, "_FALLBACKS", fonts)
+            monkeypatch.setattr(sheet, "_FALLBACKS", fonts)
             for cache in caches:
                 cache.cache_clear()
             draw_head(tmp_path / "a.svg", pattern(2), tokens(["a", sign]))

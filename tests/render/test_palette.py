@@ -99,9 +99,9 @@ def test_labels_can_be_read_on_a_white_and_on_a_black_terminal(label: str) -> No
 
 
 def test_the_labels_are_those_of_the_interface_and_two_letters_name_each() -> None:
-    place = "previous-token next-token local current-token resting"
+    place = "previous-token next-token local current-token"
     copying = "duplicate-token induction shifted-induction anti-induction"
-    assert list(LABELS) == f"{place} {copying} coreference broad unclassified".split()
+    assert list(LABELS) == f"{place} {copying} coreference resting broad unclassified".split()
     assert len({label[:2] for label in LABELS}) == len(LABELS)
 
 

@@ -1,0 +1,82 @@
+"""README is true: its commands exist, its Python runs, its outputs are what a run prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attnscope.cli.app import app, run
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+_NUMBER = re.compile(r"-?\d*\.?\d+(?:e-?\d+)?")
+
+
+def _commands() -> list[list[str]]:
+    blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", README, re.DOTALL))
+    inline = "\n".join(re.findall(r"`(attnscope [^`]+)`", README))
+    found = []
+    for line in (blocks + "\n" + inline).splitlines():
+        for part in line.removeprefix("$ ").split(" && "):
+            if part.startswith("attnscope "):
+                found.append(shlex.split(part)[1:])
+    return found
+
+
+@pytest.mark.parametrize("command", _commands(), ids=" ".join)
+def test_commands_and_options_exist(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    names = [word for word in command if re.fullmatch(r"[a-z]+", word)]
+    words = names[:2] if names[0] == "models" else names[:1]
+    assert run([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    for option in (word for word in command if word.startswith("--")):
+        assert option in text, f"attnscope {' '.join(words)} has no {option}"
+
+
+def test_every_command_stands_in_readme() -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    shown = {words[0] for words in _commands()}
+    assert names <= shown
+
+
+def _python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", _python_blocks())
+def test_python_runs(
+    block: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tiny_bert = checkpoint("bert")
+    assert directory == tiny_bert
+    program = block.replace('"minilm-l6"', repr(str(directory))).replace("[3]", "[2]")
+    exec(compile(program, "README.md", "exec"), {})
+
+
+def _outputs() -> list[tuple[list[str], str]]:
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+        command, output = block.split("\n", 1)
+        found.append((shlex.split(command.removeprefix("$ "))[1:], output))
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("command", "shown"), _outputs(), ids=lambda v: " ".join(v[:1]))
+def test_outputs_are_real(
+    command: list[str],
+    shown: str,
+    pulled: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same words, and numbers that differ by no more than another processor's rounding."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*command, "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert _NUMBER.sub("#", printed).split() == _NUMBER.sub("#", shown).split()
+    for ours, theirs in zip(_NUMBER.findall(printed), _NUMBER.findall(shown), strict=True):
+        assert float(ours) == pytest.approx(float(theirs), abs=0.02)
