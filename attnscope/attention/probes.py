@@ -46,7 +46,22 @@ def _positions(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Offset(Probe):
+class Targets(Probe):
+    """A question about a set of target keys: how much of the row's weight they get."""
+
+    @abstractmethod
+    def visible(self, visibility: Visibility) -> Tensor:
+        """How many of its targets each query sees, (B, T)."""
+
+    def uniform(self, visibility: Visibility) -> Tensor:
+        return self.visible(visibility) / visibility.count().clamp(min=1)
+
+    def targets(self, visibility: Visibility) -> Tensor:
+        return self.rows & (self.visible(visibility) > 0)
+
+
+@dataclass(frozen=True)
+class Offset(Targets):
     """Total weight on keys i + k for each k in `offsets`."""
 
     offsets: tuple[int, ...]
@@ -65,22 +80,16 @@ class Offset(Probe):
         assert total is not None
         return total
 
-    def _visible(self, visibility: Visibility) -> Tensor:
+    def visible(self, visibility: Visibility) -> Tensor:
         batch, query = _positions(self.rows)
         found = torch.zeros_like(self.rows, dtype=torch.int64)
         for offset in self.offsets:
             found += visibility.sees(batch, query, query + offset)
         return found
 
-    def uniform(self, visibility: Visibility) -> Tensor:
-        return self._visible(visibility) / visibility.count().clamp(min=1)
-
-    def targets(self, visibility: Visibility) -> Tensor:
-        return self.rows & (self._visible(visibility) > 0)
-
 
 @dataclass(frozen=True)
-class Columns(Probe):
+class Columns(Targets):
     """Total weight on the keys marked in `keys`, (B, S) bool."""
 
     keys: Tensor
@@ -89,11 +98,8 @@ class Columns(Probe):
         marks = self.keys[:, block.low : block.high].float()  # (B, S)
         return (block.weights @ marks[:, None, :, None]).squeeze(-1)  # (B, H, t)
 
-    def uniform(self, visibility: Visibility) -> Tensor:
-        return visibility.count(self.keys) / visibility.count().clamp(min=1)
-
-    def targets(self, visibility: Visibility) -> Tensor:
-        return self.rows & (visibility.count(self.keys) > 0)
+    def visible(self, visibility: Visibility) -> Tensor:
+        return visibility.count(self.keys)
 
 
 def read_all(
@@ -115,7 +121,7 @@ def read_all(
 
 
 @dataclass(frozen=True)
-class Pairs(Probe):
+class Pairs(Targets):
     """Total weight on listed pairs: text batch[n], query[n], key[n], each (N,) int64."""
 
     batch: Tensor
@@ -132,17 +138,11 @@ class Pairs(Probe):
         total.index_put_((batch, query - block.start), found, accumulate=True)
         return total.transpose(1, 2)  # (B, H, t)
 
-    def _visible(self, visibility: Visibility) -> Tensor:
+    def visible(self, visibility: Visibility) -> Tensor:
         seen = visibility.sees(self.batch, self.query, self.key)
         found = torch.zeros_like(self.rows, dtype=torch.int64)
         found.index_put_((self.batch, self.query), seen.long(), accumulate=True)
         return found
-
-    def uniform(self, visibility: Visibility) -> Tensor:
-        return self._visible(visibility) / visibility.count().clamp(min=1)
-
-    def targets(self, visibility: Visibility) -> Tensor:
-        return self.rows & (self._visible(visibility) > 0)
 
 
 @dataclass(frozen=True)

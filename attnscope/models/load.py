@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +14,19 @@ from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import AttnscopeError, CheckpointError, UsageError
 from attnscope.models import proof
 from attnscope.models.layouts import find_attention
+from attnscope.models.network import (
+    max_positions,
+    pick_device,
+    pick_dtype,
+    read_config,
+    read_network,
+)
 from attnscope.models.quiet import quiet_transformers
 from attnscope.models.seam import OURS, Pass, Seat, read_layers, take_seats, use_attention
 from attnscope.models.sources import Source, resolve
 from attnscope.models.text import Reader
 from attnscope.plain import visible
 from attnscope.types import ModelShape, Progress, TokenBatch, no_progress
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass
@@ -133,12 +136,12 @@ def load(
     quiet_transformers()
     progress(f"opening {visible(name)}", 0, 0)
     source = resolve(name, revision, progress)
-    config = _read_config(source)
+    config = read_config(source)
     words = resolve(tokenizer, None, progress, tokenizer_only=True) if tokenizer else source
-    reader = Reader.open(words.directory, max_positions=_max_positions(config))
-    place = _pick_device(device)
+    reader = Reader.open(words.directory, max_positions(config))
+    place = pick_device(device)
     progress(f"loading {visible(name)}", 0, 0)
-    network = _read_network(source, config, _pick_dtype(dtype, place), place, device_map, logits)
+    network = read_network(source, config, pick_dtype(dtype, place), place, device_map, logits)
     progress("proving it against transformers", 0, 0)
     chosen = proof.proof_ids(config.vocab_size) if ids is None else ids(reader)
     return _with_our_attention(network, config, source, reader, chosen, refuse)
@@ -213,115 +216,6 @@ def _forward(
     return kept[0], logits
 
 
-def _read_config(source: Source) -> Any:
-    """The checkpoint's config through its own class, after the questions that need no weights."""
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    shown, path = visible(source.name), source.directory / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{shown}: config.json cannot be read ({error}).") from error
-    model_type = str(raw.get("model_type", ""))
-    if model_type not in CONFIG_MAPPING:
-        if "auto_map" in raw:
-            raise CheckpointError(
-                f"{shown} needs Python code of its own to load ({visible(model_type)!r}); "
-                "attnscope never runs code from a checkpoint."
-            )
-        raise CheckpointError(
-            f"{shown}: model type {visible(model_type)!r} is not one that the installed "
-            "transformers knows."
-        )
-    heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
-    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
-        raise CheckpointError(
-            f"{shown}: num_attention_heads {heads} is not a multiple of num_key_value_heads "
-            f"{shared}, so query heads cannot share key/value heads evenly."
-        )
-    try:
-        config = AutoConfig.from_pretrained(source.directory, local_files_only=True)
-    except Exception as error:  # whatever its class makes of a damaged config
-        raise CheckpointError(
-            f"{shown}: config.json is not valid ({_first_line(error)})."
-        ) from error
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError(
-            f"{shown} is an encoder-decoder ({model_type}): attnscope inspects encoders "
-            "and decoders, not both in one."
-        )
-    return config
-
-
-def _read_network(
-    source: Source,
-    config: Any,
-    dtype: torch.dtype | str,
-    device: torch.device,
-    device_map: str | None,
-    logits: bool,
-) -> nn.Module:
-    """transformers' network with every weight from the checkpoint, none invented."""
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
-
-    shown = visible(source.name)
-    _check_shards(source.directory, shown)
-    kind: Any = AutoModel
-    if logits:
-        masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
-        decoder = getattr(config, "is_decoder", False)
-        kind = AutoModelForMaskedLM if masked and not decoder else AutoModelForCausalLM
-    try:
-        network, report = kind.from_pretrained(
-            source.directory,
-            config=config,
-            dtype=dtype,
-            attn_implementation="eager",
-            local_files_only=True,
-            output_loading_info=True,
-            **({"device_map": device_map} if device_map else {}),
-        )
-    except Exception as error:  # damaged files surface as many kinds
-        raise CheckpointError(f"{shown} cannot be loaded: {_first_line(error)}") from error
-    missing = sorted(name for name in report["missing_keys"] if ".pooler." not in f".{name}")
-    if missing:
-        raise CheckpointError(
-            f"{shown} lacks {len(missing)} of its tensors, {visible(missing[0])} among them: "
-            "the checkpoint is incomplete."
-        )
-    mismatched = sorted(str(entry) for entry in report["mismatched_keys"])
-    if mismatched:
-        raise CheckpointError(
-            f"{shown} has {len(mismatched)} tensors of another shape than its config says, "
-            f"{visible(mismatched[0])} among them."
-        )
-    if any(".pooler." in f".{name}" for name in report["missing_keys"]):
-        network.base_model.pooler = None  # it would be random; nothing here reads it
-    network.requires_grad_(False).eval()
-    ready: nn.Module = network if device_map else network.to(device)
-    return ready
-
-
-def _check_shards(directory: Path, shown: str) -> None:
-    index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        return
-    try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{shown}: {index.name} cannot be read.") from error
-    absent = [name for name in files if not (directory / name).is_file()]
-    if absent:
-        raise CheckpointError(
-            f"{shown}: {visible(absent[0])} is missing ({len(absent)} of {len(files)} shards). "
-            "Copy the checkpoint again."
-        )
-
-
 def _shape(config: Any, specs: list[AttentionSpec]) -> ModelShape:
     first = specs[0]
     if any((s.n_heads, s.head_width) != (first.n_heads, first.head_width) for s in specs):
@@ -333,38 +227,6 @@ def _shape(config: Any, specs: list[AttentionSpec]) -> ModelShape:
         d_head=first.head_width,
         d_model=first.d_model,
         vocab_size=config.vocab_size,
-        max_positions=_max_positions(config),
+        max_positions=max_positions(config),
         causal=first.causal,
     )
-
-
-def _max_positions(config: Any) -> int | None:
-    positions = getattr(config, "max_position_embeddings", None)
-    return positions if isinstance(positions, int) and positions > 0 else None
-
-
-def _pick_device(device: str) -> torch.device:
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"Cannot use device {visible(device)!r}: {_first_line(error)} "
-            "Use auto, cpu, cuda, cuda:N or mps."
-        ) from error
-    return place
-
-
-def _pick_dtype(dtype: str | None, device: torch.device) -> torch.dtype | str:
-    if dtype is None:
-        return torch.float32 if device.type == "cpu" else "auto"
-    return "auto" if dtype == "auto" else DTYPES[dtype]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return visible(lines[0][:200]) if lines else type(error).__name__

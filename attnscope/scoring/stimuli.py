@@ -14,7 +14,7 @@ from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.types import TokenBatch
 
-LENGTH, SEQUENCES, CONTROLS = 50, 4, 2
+LENGTH, SEQUENCES, CONTROLS = 50, 4, 1
 _BYTE_FALLBACK = re.compile(r"^<0x[0-9A-F]{2}>$")
 
 
