@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from attnscope.experiments.capture import Capture
-from attnscope.experiments.heads import HeadsResult
-from attnscope.experiments.verify import VerifyResult
+from attnscope.experiments import capture as capture_experiment
+from attnscope.experiments import heads as heads_experiment
+from attnscope.experiments.selection import select
+from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
+
+
+class HeadsResult(heads_experiment.HeadsResult):
+    """What every head does: `to_frame()`, `to_json()`, and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the layer × head map of labels and scores: .png, .svg or .pdf."""
+        from attnscope.render.figures import draw_head_map
+        from attnscope.render.heads import head_map
+
+        draw_head_map(Path(path), *head_map(self))
+        return Path(path)
+
+
+class Capture(capture_experiment.Capture):
+    """The weights of one text: `weights[layer]` is (H, T, T); and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the pattern of the only head, or all captured heads in small: .png, .svg or .pdf."""
+        from attnscope.render.show import draw
+
+        draw(Path(path), self)
+        return Path(path)
 
 
 class Model(loading.Model):
@@ -24,10 +49,10 @@ class Model(loading.Model):
         seed: int = 0,
     ) -> HeadsResult:
         """Label every head, with scores on the text (or texts) and on repeated random tokens."""
-        from attnscope.experiments.heads import heads
-
         texts = [text] if isinstance(text, str) else list(text)
-        return heads(self, [self._read(t, pair) for t in texts], battery=battery, seed=seed)
+        read = [self._read(text, pair) for text in texts]
+        result = heads_experiment.heads(self, read, battery=battery, seed=seed)
+        return HeadsResult(**vars(result))
 
     def capture(
         self,
@@ -39,23 +64,18 @@ class Model(loading.Model):
         include: Sequence[str] = (),
     ) -> Capture:
         """The attention weights of one text: `weights[layer]` is (H, T, T)."""
-        from attnscope.experiments.capture import capture
-        from attnscope.experiments.selection import select
-
         chosen = select(self, layers, heads)
-        return capture(self, self._read(text, pair), chosen, include=include)
+        read = self._read(text, pair)
+        return Capture(**vars(capture_experiment.capture(self, read, chosen, include=include)))
 
     def capture_ids(self, ids: Sequence[int]) -> Capture:
         """The same for token ids as they are, which no tokenizer touches."""
-        from attnscope.experiments.capture import capture
-        from attnscope.experiments.selection import select
-
-        return capture(self, self.reader.from_ids(ids), select(self, None, None))
+        read = self.reader.from_ids(ids)
+        captured = capture_experiment.capture(self, read, select(self, None, None))
+        return Capture(**vars(captured))
 
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""
-        from attnscope.experiments.verify import verify
-
         return verify(self)
 
     def _read(self, text: str, pair: str | None) -> Tokens:

@@ -15,9 +15,7 @@ from attnscope.cli.session import PICTURES, check_place, one_text, open_model, r
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from attnscope.experiments.capture import Capture
+    pass
 
 _Head = Annotated[
     str | None,
@@ -57,26 +55,11 @@ def show(
     [read] = read_texts(loaded, [given], text, talk)
     from attnscope.experiments.capture import capture
     from attnscope.experiments.selection import select
-    from attnscope.render.show import pattern
+    from attnscope.render.show import draw, pattern
 
     captured = capture(loaded, read, select(loaded, layer, head), seed=model.seed)
-    _draw(captured, heatmap, whole_layer=layer is not None)
+    if heatmap is not None:
+        draw(heatmap, captured)
     console = out() if output is None else None
-    draw = partial(pattern, console=console, whole_layer=layer is not None)
-    emit_result(captured, draw, form, output)
-
-
-def _draw(captured: Capture, path: Path | None, *, whole_layer: bool) -> None:
-    if path is None:
-        return
-    import numpy as np
-
-    from attnscope.render import figures
-
-    tokens = captured.tokens.tokens
-    heads = list(captured.heads())
-    if len(heads) == 1 and not whole_layer:
-        figures.draw_head(path, heads[0][1].numpy(), tokens)
-        return
-    weights = np.stack([weights.numpy() for _, weights in heads])
-    figures.draw_layer(path, weights, tokens, names=[str(head) for head, _ in heads])
+    in_signs = partial(pattern, console=console, whole_layer=layer is not None)
+    emit_result(captured, in_signs, form, output)

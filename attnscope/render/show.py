@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,18 @@ def pattern(
             )
         )
     return joined(lines)
+
+
+def draw(path: Path, captured: Capture) -> None:
+    """The same as a figure: the pattern of one head, or the selected heads in small."""
+    from attnscope.render.figures import draw_head, draw_layer  # matplotlib takes its time
+
+    tokens, heads = captured.tokens.tokens, list(captured.heads())
+    if len(heads) == 1:
+        draw_head(path, heads[0][1].numpy(), tokens)
+        return
+    weights = np.stack([weights.numpy() for _, weights in heads])
+    draw_layer(path, weights, tokens, names=[str(head) for head, _ in heads])
 
 
 def _draws_blocks(console: Console) -> bool:
