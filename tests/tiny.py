@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     GPT2Config,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
@@ -63,6 +64,41 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "llama-mqa": lambda: _llama(num_key_value_heads=1),
     "llama-wide-heads": lambda: _llama(num_key_value_heads=2, head_dim=12),
     "llama-biases": lambda: _llama(num_key_value_heads=2, attention_bias=True),
+    # Where the angles come from: another base, and every way to stretch them (lengths of 16, so
+    # that 40 tokens lie beyond).
+    "llama-base": lambda: _llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
+    "llama-linear": lambda: _llama(
+        rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    ),
+    "llama-dynamic": lambda: _llama(
+        max_position_embeddings=16,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
+    ),
+    "llama-llama3": lambda: _llama(
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        }
+    ),
+    "llama-yarn": lambda: _llama(
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 8.0,
+            "original_max_position_embeddings": 16,
+        }
+    ),
+    "granite": lambda: GraniteConfig(
+        **(
+            _SIZES
+            | {"num_key_value_heads": 2, "attention_multiplier": 0.6}
+            | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0}
+        )
+    ),
     "mistral-window": lambda: MistralConfig(
         **(_SIZES | {"num_key_value_heads": 2, "sliding_window": 8, "head_dim": 8})
     ),

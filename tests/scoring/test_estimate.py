@@ -1,0 +1,174 @@
+"""From sums to scores: the laws that hold for any numbers, and an interval known by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnscope.scoring.estimate import RESAMPLES, Scores, mean, score
+from attnscope.scoring.sums import HeadSums, concatenate
+
+
+def random_sums(texts: int, seed: int, layers: int = 2, heads: int = 3) -> HeadSums:
+    """Two questions; some texts have no row to ask the second one of."""
+    draw = np.random.default_rng(seed)
+    rows = draw.integers(1, 20, (texts, layers, 2))
+    rows[::2, :, 1] = 0
+    share = draw.random((texts, layers, heads, 2))
+    chance = draw.random((texts, layers, 2)) * 0.9
+    return HeadSums(("one", "two"), share * rows[:, :, None], chance * rows, rows)
+
+
+def single(raw: list[float], chance: list[float], rows: list[int]) -> HeadSums:
+    """One layer, one head, one question; a number for each text."""
+    return HeadSums(
+        ("one",),
+        np.array(raw)[:, None, None, None],
+        np.array(chance)[:, None, None],
+        np.array(rows)[:, None, None],
+    )
+
+
+def numbers(scores: Scores, *names: str) -> list[Any]:
+    return [getattr(scores, name) for name in names or ("raw", "chance", "lift", "n")]
+
+
+def test_a_mean_over_rows_not_over_texts() -> None:
+    found = score(single([9.0, 1.0], [2.0, 0.5], [9, 1]), "one")
+    assert found.raw[0, 0] == pytest.approx(1.0)
+    assert found.chance[0, 0] == pytest.approx(0.25)
+    assert found.lift[0, 0] == pytest.approx(1.0)
+    assert found.n[0, 0] == 10
+
+
+@pytest.mark.parametrize(
+    ("raw", "chance", "lift"),
+    [(0.5, 0.5, 0.0), (1.0, 0.2, 1.0), (0.0, 0.2, -0.25), (0.6, 0.2, 0.5)],
+)
+def test_lift(raw: float, chance: float, lift: float) -> None:
+    found = score(single([10 * raw], [10 * chance], [10]), "one")
+    assert found.lift[0, 0] == pytest.approx(lift)
+
+
+@settings(deadline=None)
+@given(texts=st.integers(1, 6), seed=st.integers(0, 2**20))
+def test_a_text_counted_twice_changes_no_mean(texts: int, seed: int) -> None:
+    once = random_sums(texts, seed)
+    twice = once + once
+    assert len(twice) == 2 * texts
+    for name in once.names:
+        before, after = score(once, name), score(twice, name)
+        for first, second in zip(numbers(before)[:3], numbers(after)[:3], strict=True):
+            np.testing.assert_allclose(first, second, atol=1e-12)
+        np.testing.assert_array_equal(2 * before.n, after.n)
+        np.testing.assert_allclose(mean(once, name), mean(twice, name), atol=1e-12)
+
+
+@settings(deadline=None)
+@given(texts=st.integers(1, 6), seed=st.integers(0, 2**20), order=st.randoms())
+def test_the_order_of_texts_changes_no_mean(texts: int, seed: int, order: Any) -> None:
+    sums = random_sums(texts, seed)
+    shuffled = list(range(texts))
+    order.shuffle(shuffled)
+    for name in sums.names:
+        pairs = zip(
+            numbers(score(sums, name)), numbers(score(sums.take(shuffled), name)), strict=True
+        )
+        for first, second in pairs:
+            np.testing.assert_allclose(first, second, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=20)
+@given(texts=st.integers(1, 5), seed=st.integers(0, 2**20))
+def test_permuting_heads_permutes_results(texts: int, seed: int) -> None:
+    """Interval included: every head sees the same resamples."""
+    sums = random_sums(texts, seed)
+    order = [2, 0, 1]
+    permuted = HeadSums(sums.names, sums.raw[:, :, order], sums.chance, sums.rows)
+    for name in sums.names:
+        before, after = score(sums, name), score(permuted, name)
+        for first, second in zip(
+            numbers(before, "raw", "chance", "lift", "low", "high", "n"),
+            numbers(after, "raw", "chance", "lift", "low", "high", "n"),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(first[:, order], second)
+
+
+@settings(deadline=None, max_examples=20)
+@given(first=st.integers(1, 4), second=st.integers(1, 4), seed=st.integers(0, 2**20))
+def test_sums_add(first: int, second: int, seed: int) -> None:
+    whole = random_sums(first + second, seed)
+    parts = whole.take(range(first)) + whole.take(range(first, first + second))
+    np.testing.assert_array_equal(parts.raw, whole.raw)
+    np.testing.assert_array_equal(parts.rows, whole.rows)
+    np.testing.assert_array_equal(parts.chance, whole.chance)
+
+
+def test_sums_of_other_questions_do_not_add() -> None:
+    one = random_sums(1, 0)
+    with pytest.raises(ValueError, match="same questions"):
+        concatenate([one, HeadSums(("one", "three"), one.raw, one.chance, one.rows)])
+
+
+def test_one_text_has_no_interval() -> None:
+    found = score(single([6.0], [2.0], [10]), "one")
+    assert np.isnan(found.low).all()
+    assert np.isnan(found.high).all()
+    entry = found.entry(0, 0)
+    assert entry is not None
+    assert entry["low"] is None
+    assert entry["high"] is None
+    assert set(entry) == {"raw", "chance", "lift", "low", "high", "n"}
+
+
+def test_the_interval_of_two_texts_is_from_the_one_to_the_other() -> None:
+    """Resamples are AA, AB, BB in shares 1:2:1, so the outer 2.5 % are the texts themselves."""
+    found = score(single([2.0, 6.0], [2.0, 2.0], [10, 10]), "one")
+    assert found.lift[0, 0] == pytest.approx(0.25)
+    assert found.low[0, 0] == pytest.approx(0.0)
+    assert found.high[0, 0] == pytest.approx(0.5)
+
+
+def test_texts_that_agree_have_an_interval_without_width() -> None:
+    found = score(single([6.0] * 4, [2.0] * 4, [10] * 4), "one")
+    assert found.low[0, 0] == found.high[0, 0] == pytest.approx(0.5)
+
+
+def test_the_interval_is_as_wide_as_a_mean_is_uncertain() -> None:
+    """100 texts of 0 or 1, half and half: the standard error of their mean is 0.05."""
+    raw = [float(n % 2) for n in range(100)]
+    found = score(single(raw, [0.0] * 100, [1] * 100), "one")
+    assert found.high[0, 0] - found.low[0, 0] == pytest.approx(2 * 1.96 * 0.05, rel=0.1)
+    assert RESAMPLES == 2000
+
+
+def test_the_seed_decides_the_resamples() -> None:
+    sums = random_sums(7, 3)
+    again = numbers(score(sums, "one", seed=5), "low", "high")
+    for first, second in zip(
+        numbers(score(sums, "one", seed=5), "low", "high"), again, strict=True
+    ):
+        np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(score(sums, "one", seed=6).low, again[0])
+
+
+def test_nothing_to_score_is_null_and_never_nan() -> None:
+    found = score(single([0.0, 0.0], [0.0, 0.0], [0, 0]), "one")
+    assert found.entry(0, 0) is None
+    no_room = score(single([4.0], [4.0], [4]), "one").entry(0, 0)  # each row sees its target only
+    assert no_room is not None
+    assert no_room["lift"] is None
+    assert no_room["raw"] == 1.0
+    json.dumps(no_room, allow_nan=False)
+
+
+def test_texts_without_a_row_do_not_spoil_the_interval() -> None:
+    found = score(single([0.0, 6.0, 6.0], [0.0, 2.0, 2.0], [0, 10, 10]), "one")
+    assert found.lift[0, 0] == pytest.approx(0.5)
+    assert found.low[0, 0] == found.high[0, 0] == pytest.approx(0.5)
