@@ -13,8 +13,9 @@ def _shown(character: str, marks: dict[str, str]) -> str:
         return marks[character]
     # C* are control, format (among them the bidirectional overrides), surrogate and unassigned
     # characters; Zl and Zp break lines.
+    # Of the spaces only the ordinary one is known by its look.
     category = unicodedata.category(character)
-    if category[0] == "C" or category in ("Zl", "Zp"):
+    if category[0] == "C" or (category[0] == "Z" and character != " "):
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{{{code:x}}}"
     return character

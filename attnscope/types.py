@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnscope.errors import UsageError
+from attnscope.plain import visible
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ class Head:
         match = _HEAD.match(text)
         if match is None:
             raise UsageError(
-                f"Cannot read {text!r} as a head: write layer.head, as in 5.3 or L5H3."
+                f"Cannot read '{visible(text)}' as a head: write layer.head, as in 5.3 or L5H3."
             )
         return cls(int(match[1]), int(match[2]))
 

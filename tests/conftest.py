@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import tiny
+
+torch.set_num_threads(1)  # two threads on tiny tensors do nothing but wait for each other
 
 
 @pytest.fixture(scope="session")

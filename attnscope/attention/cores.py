@@ -42,10 +42,11 @@ class Block:
     @cached_property
     def entropy(self) -> Tensor:
         """Entropy of each row in nats, (B, H, t)."""
-        # -Σ w·ln w with ln w = score - ln Σ exp(scores), so no logarithm of every weight; and that
-        # sum's logarithm is known from the greatest weight of the row.
-        log_sum = self.scores.amax(-1) - self.weights.amax(-1).log()  # (B, H, t)
-        return log_sum - torch.einsum("bhts,bhts->bht", self.weights, self.scores)
+        # -Σ w·ln w with ln w = (score - top) + ln(greatest weight): one logarithm a row, not one
+        # for every weight. From the top, because scores may share a large offset.
+        below = self.scores - self.scores.amax(-1, keepdim=True)  # (B, H, t, S)
+        mean_below = torch.einsum("bhts,bhts->bht", self.weights, below)  # (B, H, t)
+        return -self.weights.amax(-1).log() - mean_below
 
 
 # (first query, first key, weights and scores (B, G, R, t, S))

@@ -11,6 +11,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.output import say
 from attnscope.cli.session import check_place, one_text, open_model, read_texts
+from attnscope.plain import visible
 
 _ARRAYS = (".safetensors", ".npz")
 
@@ -56,4 +57,7 @@ def capture(
     chosen = select(loaded, layers, heads)
     captured = capture_weights(loaded, read, chosen, include=names, seed=model.seed)
     write_arrays(output, captured.arrays(), captured.metadata())
-    say(f"{chosen.count()} heads × {len(read)} tokens written to {output}", quiet=talk.quiet)
+    say(
+        f"{chosen.count()} heads × {len(read)} tokens written to {visible(str(output))}",
+        quiet=talk.quiet,
+    )

@@ -102,7 +102,10 @@ class ModelOptions:
         ),
     ] = None
     seed: Annotated[
-        int, typer.Option(help="Seed of everything random.", min=0, rich_help_panel=MODEL)
+        int,
+        typer.Option(
+            help="Seed of everything random.", min=0, max=2**32 - 1, rich_help_panel=MODEL
+        ),
     ] = 0
 
 

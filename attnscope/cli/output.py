@@ -36,12 +36,26 @@ _SLOW = 1.0  # seconds after which a person wants to know what is going on
 
 def out() -> Console:
     """Standard output. Into a pipe or a file lines are 80 wide unless COLUMNS says otherwise."""
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return Console(**_look(), width=_width())
 
 
 def err() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return Console(stderr=True, soft_wrap=True, **_look())
+
+
+def _look() -> dict[str, Any]:
+    """Nothing is markup; and under NO_COLOR no bold or dim either, no escape code at all."""
+    plain = {"highlight": False, "markup": False, "emoji": False}
+    no_codes = os.environ.get("NO_COLOR") and not os.environ.get("FORCE_COLOR")
+    return {**plain, "color_system": None} if no_codes else plain
+
+
+def _width() -> int | None:
+    """COLUMNS if it makes sense; else what the terminal says, and 80 where there is none."""
+    if "COLUMNS" not in os.environ:
+        return None
+    return _file_width() if _file_width() != 80 or not sys.stdout.isatty() else None
 
 
 def say(message: str, *, quiet: bool = False) -> None:
@@ -66,7 +80,9 @@ def emit(content: RenderableType, output: Path | None) -> None:
 def emit_text(text: str, output: Path | None) -> None:
     """The same for text that is already laid out (JSON, CSV, Markdown): no wrapping, no colour."""
     if output is None:
-        sys.stdout.write(text)
+        # Data is never replaced by a stand-in: what the stream cannot write is escaped.
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
     from attnscope.render.export import write_text
@@ -84,11 +100,15 @@ def emit_result(
     from attnscope.render.export import to_json, to_markdown
 
     if form.value == "json":
-        emit_text(to_json(result.to_json()), output)
+        emit_text(to_json(result.to_json(), only_ascii=output is None and not _unicode()), output)
     elif form.value == "csv":
         emit_text(result.to_frame().to_csv(index=False), output)
     else:
         emit_text(to_markdown(result.to_frame()), output)
+
+
+def _unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def output_width(output: Path | None) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 import attnscope
 from attnscope.attention.cores import Block
 from attnscope.attention.lens import Lens
+from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
 from attnscope.scoring.estimate import Scores, mean, score
@@ -157,7 +158,11 @@ def heads(
     stimulus, tested = None, None
     if battery:
         progress("reading repeated random tokens", 0, 0)
-        stimulus = repeated_tokens(model, seed=seed)
+        try:
+            stimulus = repeated_tokens(model, seed=seed)
+        except CheckpointError as error:
+            notes.append(f"Labels rest on the given texts alone: {error}")
+    if stimulus is not None:
         tested = _on_stimulus(model, stimulus, seed)
         if stimulus.shortened_from:
             notes.append(

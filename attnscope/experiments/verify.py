@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import attnscope
@@ -30,7 +30,7 @@ class VerifyResult:
         """One row per layer."""
         from pandas import DataFrame
 
-        return DataFrame([vars(layer) for layer in self.parity.layers])
+        return DataFrame([asdict(layer) for layer in self.parity.layers])
 
     def to_json(self) -> dict[str, Any]:
         """The `attnscope.verify/1` document."""
@@ -41,7 +41,7 @@ class VerifyResult:
             "settings": self.settings,
             "ok": self.ok,
             "tolerance": self.parity.tolerance,
-            "layers": [vars(layer) for layer in self.parity.layers],
+            "layers": [asdict(layer) for layer in self.parity.layers],
             "max_abs_hidden": self.parity.max_abs_hidden,
             "max_abs_logits": self.parity.max_abs_logits,
         }

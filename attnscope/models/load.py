@@ -13,11 +13,12 @@ from attnscope.attention.lens import Lens
 from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import AttnscopeError, CheckpointError, UsageError
 from attnscope.models import proof
+from attnscope.models.angles import depend_on_length, forget_lengths
 from attnscope.models.layouts import find_attention
 from attnscope.models.network import (
-    max_positions,
     pick_device,
     pick_dtype,
+    positions,
     read_config,
     read_network,
 )
@@ -62,6 +63,11 @@ class Model:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.network.parameters()).device
+
+    @property
+    def mixes_lengths(self) -> bool:
+        """May texts of unlike length share a batch? Not where angles depend on the longest."""
+        return not depend_on_length(self.network)
 
     @property
     def pad_id(self) -> int:
@@ -138,13 +144,24 @@ def load(
     source = resolve(name, revision, progress)
     config = read_config(source)
     words = resolve(tokenizer, None, progress, tokenizer_only=True) if tokenizer else source
-    reader = Reader.open(words.directory, max_positions(config))
+    reader = Reader.open(words.directory)
     place = pick_device(device)
     progress(f"loading {visible(name)}", 0, 0)
     network = read_network(source, config, pick_dtype(dtype, place), place, device_map, logits)
     progress("proving it against transformers", 0, 0)
-    chosen = proof.proof_ids(config.vocab_size) if ids is None else ids(reader)
-    return _with_our_attention(network, config, source, reader, chosen, refuse)
+    reader.max_positions = positions(network, config)
+    reader.vocab_size = config.vocab_size
+    length = min(proof.PROOF_TOKENS, reader.max_positions or proof.PROOF_TOKENS)
+    chosen = proof.proof_ids(config.vocab_size, length) if ids is None else ids(reader)
+    try:
+        return _with_our_attention(network, config, source, reader, chosen, refuse)
+    except (AttnscopeError, MemoryError):
+        raise
+    except Exception as error:  # an architecture that our seam does not fit breaks in many ways
+        raise CheckpointError(
+            f"{visible(name)} ({config.model_type}) attends in a way that attnscope cannot take "
+            f"over ({type(error).__name__}), so it cannot be inspected."
+        ) from error
 
 
 def _with_our_attention(
@@ -169,9 +186,7 @@ def _with_our_attention(
     running = Pass()
     seats = take_seats(stored, specs, running)
     use_attention(network, OURS)
-    ours = proof.hear_ours(seats, running, ids, run)
-    dtype = next(network.parameters()).dtype
-    parity = proof.compare(theirs, ours, proof.TOLERANCE[dtype])
+    parity = proof.prove(theirs, seats, running, ids, run)
     if refuse and parity.failure is not None:
         raise CheckpointError(
             f"{visible(source.name)} is refused: {parity.failure} from transformers' own eager "
@@ -181,7 +196,7 @@ def _with_our_attention(
     return Model(
         id=source.name,
         family=config.model_type,
-        shape=_shape(config, specs),
+        shape=_shape(config, specs, reader),
         specs=tuple(specs),
         layout=stored[0].layout,
         parity=parity,
@@ -200,6 +215,7 @@ def _forward(
 
     No attention mask is passed: visibility is ours.
     """
+    forget_lengths(network)
     device = next(network.parameters()).device
     arguments: dict[str, Any] = {"input_ids": ids.to(device)}
     if segments is not None:
@@ -216,7 +232,7 @@ def _forward(
     return kept[0], logits
 
 
-def _shape(config: Any, specs: list[AttentionSpec]) -> ModelShape:
+def _shape(config: Any, specs: list[AttentionSpec], reader: Reader) -> ModelShape:
     first = specs[0]
     if any((s.n_heads, s.head_width) != (first.n_heads, first.head_width) for s in specs):
         raise CheckpointError("Layers with different numbers of heads cannot be inspected.")
@@ -227,6 +243,6 @@ def _shape(config: Any, specs: list[AttentionSpec]) -> ModelShape:
         d_head=first.head_width,
         d_model=first.d_model,
         vocab_size=config.vocab_size,
-        max_positions=max_positions(config),
+        max_positions=reader.max_positions,
         causal=first.causal,
     )

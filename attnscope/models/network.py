@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +75,24 @@ def read_network(
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
     shown = visible(source.name)
-    _check_shards(source.directory, shown)
+    directory, sharded = source.directory, _check_shards(source.directory, shown)
     kind: Any = AutoModel
     if logits:
         masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
         decoder = getattr(config, "is_decoder", False)
         kind = AutoModelForMaskedLM if masked and not decoder else AutoModelForCausalLM
     try:
-        network, report = kind.from_pretrained(
-            source.directory,
-            config=config,
-            dtype=dtype,
-            attn_implementation="eager",
-            local_files_only=True,
-            output_loading_info=True,
-            **({"device_map": device_map} if device_map else {}),
-        )
+        with _only(directory, sharded) as files:
+            network, report = kind.from_pretrained(
+                files,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+                **({"device_map": device_map} if device_map else {}),
+            )
     except Exception as error:  # damaged files surface as many kinds
         raise CheckpointError(f"{shown} cannot be loaded: {_first_line(error)}") from error
     missing = sorted(name for name in report["missing_keys"] if ".pooler." not in f".{name}")
@@ -96,11 +101,12 @@ def read_network(
             f"{shown} lacks {len(missing)} of its tensors, {visible(missing[0])} among them: "
             "the checkpoint is incomplete."
         )
-    mismatched = sorted(str(entry) for entry in report["mismatched_keys"])
+    mismatched = sorted(report["mismatched_keys"], key=str)
     if mismatched:
+        name, stored, wanted = mismatched[0]
         raise CheckpointError(
             f"{shown} has {len(mismatched)} tensors of another shape than its config says, "
-            f"{visible(mismatched[0])} among them."
+            f"{visible(name)} among them: {tuple(stored)}, not {tuple(wanted)}."
         )
     if any(".pooler." in f".{name}" for name in report["missing_keys"]):
         network.base_model.pooler = None  # it would be random; nothing here reads it
@@ -109,10 +115,23 @@ def read_network(
     return ready
 
 
-def _check_shards(directory: Path, shown: str) -> None:
+@contextmanager
+def _only(directory: Path, sharded: list[str]) -> Iterator[Path]:
+    """The directory, without a stray file that transformers would load instead of the shards."""
+    if not sharded or not (directory / "model.safetensors").exists():
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for file in ("config.json", "model.safetensors.index.json", *sharded):
+            (Path(name) / file).symlink_to((directory / file).resolve())
+        yield Path(name)
+
+
+def _check_shards(directory: Path, shown: str) -> list[str]:
+    """The files that an index names, all of them there; empty without an index."""
     index = directory / "model.safetensors.index.json"
     if not index.exists():
-        return
+        return []
     try:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError) as error:
@@ -123,11 +142,22 @@ def _check_shards(directory: Path, shown: str) -> None:
             f"{shown}: {visible(absent[0])} is missing ({len(absent)} of {len(files)} shards). "
             "Copy the checkpoint again."
         )
+    return files
 
 
-def max_positions(config: Any) -> int | None:
-    positions = getattr(config, "max_position_embeddings", None)
-    return positions if isinstance(positions, int) and positions > 0 else None
+def positions(network: nn.Module, config: Any) -> int | None:
+    """How many tokens a text may have; None where nothing limits it.
+
+    A learned table that keeps rows for padding (RoBERTa) has so many fewer.
+    """
+    most = getattr(config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    for name, module in network.named_modules():
+        learned = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+        if learned and module.padding_idx is not None:
+            return most - int(module.padding_idx) - 1
+    return most
 
 
 def pick_device(device: str) -> torch.device:
@@ -149,6 +179,8 @@ def pick_device(device: str) -> torch.device:
 def pick_dtype(dtype: str | None, device: torch.device) -> torch.dtype | str:
     if dtype is None:
         return torch.float32 if device.type == "cpu" else "auto"
+    if dtype != "auto" and dtype not in DTYPES:
+        raise UsageError(f"Unknown dtype {visible(dtype)!r}: choose {', '.join(DTYPES)} or auto.")
     return "auto" if dtype == "auto" else DTYPES[dtype]
 
 

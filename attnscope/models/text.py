@@ -53,10 +53,11 @@ class Reader:
     tokenizer: Any
     max_positions: int | None = None
     add_bos: bool | None = None  # None: what the tokenizer does
+    vocab_size: int | None = None  # rows of the embedding; a tokenizer may know more tokens
     _pieces: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: Path, max_positions: int | None) -> Reader:
+    def open(cls, directory: Path) -> Reader:
         """Load the tokenizer of a directory. Raises CheckpointError when there is none."""
         from transformers import AutoTokenizer
 
@@ -73,12 +74,12 @@ class Reader:
             raise CheckpointError(
                 f"The tokenizer in {shown} cannot be loaded: {visible(first)}"
             ) from error
-        return cls(tokenizer, max_positions)
+        return cls(tokenizer)
 
     @property
     def size(self) -> int:
         """How many tokens the vocabulary has."""
-        return len(self.tokenizer)
+        return min(len(self.tokenizer), self.vocab_size or len(self.tokenizer))
 
     @property
     def bos_id(self) -> int | None:
@@ -120,8 +121,15 @@ class Reader:
             cut = len(ids) - limit
             encoded = self._encode(text, pair, limit)
             ids = encoded["input_ids"]
-        if not ids:
-            raise UsageError(f"The {what} has no tokens: give at least one word.")
+        special = self._special_ids()
+        if all(id_ in special for id_ in ids) and not _names_special(text, self.tokenizer):
+            raise UsageError(f"The {what} has no tokens of its own: the tokenizer drops all of it.")
+        beyond = next((id_ for id_ in ids if id_ >= (self.vocab_size or id_ + 1)), None)
+        if beyond is not None:
+            raise CheckpointError(
+                f"The tokenizer has a token {visible(self.piece(beyond))!r} ({beyond}), the model "
+                f"only {self.vocab_size}: they do not belong together."
+            )
         segments = encoded.get("token_type_ids") if pair is not None else None
         return self.from_ids(ids, segments, cut)
 
@@ -147,8 +155,8 @@ class Reader:
 
     def _encode(self, text: str, pair: str | None, limit: int | None) -> dict[str, list[int]]:
         room = limit
-        if limit is not None and self.add_bos and not self._begins_with_bos():
-            room = limit - 1
+        if limit is not None and self.add_bos is not None:
+            room = limit + self._begins_with_bos() - self.add_bos
         encoded = self.tokenizer(
             text,
             pair,
@@ -188,7 +196,11 @@ class Reader:
     def _special_ids(self) -> set[int]:
         added = self.tokenizer.added_tokens_decoder
         marked = {int(id_) for id_, token in added.items() if token.special}
-        return marked | {int(id_) for id_ in self.tokenizer.all_special_ids}
+        named = {int(id_) for id_ in self.tokenizer.all_special_ids}
+        unknown = self.tokenizer.unk_token_id  # stands for a word, unless it has another part too
+        others = [self.tokenizer.bos_token_id, self.tokenizer.eos_token_id]
+        others += [getattr(self.tokenizer, "pad_token_id", None)]
+        return (marked | named) - ({unknown} - set(others))
 
     def _decode(self, id_: int) -> str:
         added = self.tokenizer.added_tokens_decoder.get(id_)
@@ -219,6 +231,11 @@ def batch_of(texts: Sequence[Tokens], pad_id: int = 0) -> TokenBatch:
         if segments is not None and text.segments is not None:
             segments[row, :n] = torch.tensor(text.segments)
     return TokenBatch(ids, valid, special, punctuation, segments)
+
+
+def _names_special(text: str, tokenizer: Any) -> bool:
+    """Did the text itself ask for special tokens, as in `[MASK]`?"""
+    return any(str(token) in text for token in tokenizer.all_special_tokens)
 
 
 def _check_unicode(text: str, what: str) -> None:

@@ -99,6 +99,6 @@ def _cell(value: object) -> str:
     return text
 
 
-def to_json(document: dict[str, Any]) -> str:
+def to_json(document: dict[str, Any], *, only_ascii: bool = False) -> str:
     """The document as JSON text. A number that is not finite is our own mistake, and raises."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return json.dumps(document, ensure_ascii=only_ascii, allow_nan=False, indent=1) + "\n"

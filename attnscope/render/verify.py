@@ -17,7 +17,7 @@ def verify_table(result: VerifyResult, width: int) -> Text:
     rows = [
         [
             Text(str(layer.layer)),
-            _figure(layer.max_abs_attention, parity.tolerance),
+            _figure(layer.max_abs_attention, layer.tolerance),
             Text(f"{layer.max_abs_output:.1e}"),
         ]
         for layer in parity.layers

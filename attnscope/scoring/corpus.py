@@ -67,13 +67,13 @@ def read_lines(path: Path) -> list[GivenText]:
 
 def _decode(data: bytes, name: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
-        bad = text.find("\0")
+        text = data.decode("utf-8")
+        bad = data.find(b"\0")
         if bad < 0:
-            return text
-        start, reason = len(text[:bad].encode()), "a NUL byte"
+            return text.removeprefix("\ufeff")
+        reason = "a NUL byte"
     except UnicodeDecodeError as error:
-        start, reason = error.start, f"byte 0x{data[error.start]:02x}, which is not UTF-8"
-    line = data.count(b"\n", 0, start) + 1
-    offset = start - (data.rfind(b"\n", 0, start) + 1)
+        bad, reason = error.start, f"byte 0x{data[error.start]:02x}, which is not UTF-8"
+    line = data.count(b"\n", 0, bad) + 1
+    offset = bad - (data.rfind(b"\n", 0, bad) + 1)
     raise UsageError(f"{name}, line {line}, byte {offset}: {reason}. Save the file as UTF-8 text.")

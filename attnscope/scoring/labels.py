@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +20,21 @@ from attnscope.scoring.roles import ROLES
 
 UNCLASSIFIED = "unclassified"
 RESTING = "resting"
+LABELS = (  # in the order in which they are shown
+    "previous-token",
+    "next-token",
+    "local",
+    "current-token",
+    "duplicate-token",
+    "induction",
+    "shifted-induction",
+    "anti-induction",
+    "coreference",
+    RESTING,
+    "broad",
+    UNCLASSIFIED,
+)
+RESTING_PLACES = ("first-token", "special-token", "punctuation", "sink")
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,18 @@ def _rule(entry: dict[str, Any], path: Path) -> Rule:
         raise UsageError(
             f"{visible(str(path))}: a rule needs label, role, minimum, evidence and source."
         ) from error
+    for label in (rule.label, *rule.unless):
+        if label not in LABELS:
+            raise UsageError(
+                f"{visible(str(path))}: unknown label {visible(str(label))!r}."
+                + did_you_mean(str(label), LABELS)
+            )
+    if rule.rests_on not in (None, *RESTING_PLACES):
+        raise UsageError(f"{visible(str(path))}: rests_on takes {', '.join(RESTING_PLACES)}.")
+    if not isinstance(rule.minimum, (int, float)) or not math.isfinite(rule.minimum):
+        raise UsageError(
+            f"{visible(str(path))}: minimum {visible(str(rule.minimum))!r} is no number."
+        )
     if rule.role not in ROLES:
         raise UsageError(
             f"{visible(str(path))}: unknown role {visible(str(rule.role))!r}."

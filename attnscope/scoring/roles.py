@@ -57,7 +57,9 @@ def _next(batch: TokenBatch, causal: bool) -> Probe | None:
 
 
 def _local(batch: TokenBatch, causal: bool) -> Probe:
-    return Offset(batch.valid, (-1, -2) if causal else (-1, -2, 1, 2))
+    # Rows 1 and 2 have the first token, a resting place, among their targets: they cannot tell.
+    clear = batch.valid & ~(_after(batch, 1) & ~_after(batch, 3))
+    return Offset(clear, (-1, -2) if causal else (-1, -2, 1, 2))
 
 
 def _current(batch: TokenBatch, causal: bool) -> Probe:
@@ -78,17 +80,16 @@ def _punctuation(batch: TokenBatch, causal: bool) -> Probe:
 
 def _earlier_copies(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (text, query, key) of equal ids, key < query; special tokens have no copies."""
-    found: list[tuple[int, int, int]] = []
-    for text, (ids, usable) in enumerate(
-        zip(batch.ids.tolist(), (batch.valid & ~batch.special).tolist(), strict=True)
-    ):
-        seen: dict[int, list[int]] = {}
-        for query, (id_, counts) in enumerate(zip(ids, usable, strict=True)):
-            if counts:
-                before = seen.setdefault(id_, [])
-                found.extend((text, query, key) for key in before)
-                before.append(query)
-    pairs = torch.tensor(found, dtype=torch.int64, device=batch.ids.device).reshape(-1, 3)
+    found = []
+    for text in range(len(batch)):
+        usable = (batch.valid[text] & ~batch.special[text]).nonzero().squeeze(-1)  # positions
+        ids, place = batch.ids[text, usable].sort(stable=True)
+        for group in usable[place].split(ids.unique_consecutive(return_counts=True)[1].tolist()):
+            if len(group) > 1:
+                later, earlier = torch.tril_indices(len(group), len(group), -1, device=ids.device)
+                pairs = torch.stack([group[later], group[earlier]], dim=-1)
+                found.append(torch.nn.functional.pad(pairs, (1, 0), value=text))
+    pairs = torch.cat(found) if found else batch.ids.new_zeros(0, 3)
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
 
 

@@ -42,7 +42,8 @@ def scan(
     """
     order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
     parts: dict[int, HeadSums] = {}
-    for chosen in _batches(texts, order, alone=set(observers or ())):
+    alone = set(observers or ())
+    for chosen in _batches(texts, order, alone, mixed=model.mixes_lengths):
         progress("reading", len(parts), len(texts))
         batch = batch_of([texts[n] for n in chosen], pad_id=model.pad_id).to(model.device)
         watching = tuple(o for n, o in (observers or {}).items() if n in chosen)
@@ -54,12 +55,15 @@ def scan(
     return concatenate([parts[n] for n in range(len(texts))])
 
 
-def _batches(texts: Sequence[Tokens], order: list[int], alone: set[int]) -> list[list[int]]:
+def _batches(
+    texts: Sequence[Tokens], order: list[int], alone: set[int], *, mixed: bool
+) -> list[list[int]]:
     batches: list[list[int]] = []
     for n in order:
         open_ = batches[-1] if batches else []
         fits = len(texts[n]) * (len(open_) + 1) <= BATCH_TOKENS
-        if open_ and fits and n not in alone and open_[0] not in alone:
+        alike = mixed or (bool(open_) and len(texts[n]) == len(texts[open_[0]]))
+        if open_ and fits and alike and n not in alone and open_[0] not in alone:
             open_.append(n)
         else:
             batches.append([n])

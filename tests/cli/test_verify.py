@@ -30,7 +30,7 @@ def test_the_document(
     assert found["tolerance"] == 5e-5
     assert [entry["layer"] for entry in found["layers"]] == [0, 1, 2]
     for entry in found["layers"]:
-        assert set(entry) == {"layer", "max_abs_attention", "max_abs_output"}
+        assert set(entry) == {"layer", "max_abs_attention", "max_abs_output", "tolerance"}
         assert 0 <= entry["max_abs_attention"] <= 1e-5
         assert 0 <= entry["max_abs_output"] <= 1e-3
     assert any(entry["max_abs_attention"] > 0 for entry in found["layers"])  # really measured
@@ -80,7 +80,8 @@ def test_python(checkpoint: Checkpoint) -> None:
     result = model.verify()
     assert result.ok
     assert result.parity is model.parity
-    assert list(result.to_frame().columns) == ["layer", "max_abs_attention", "max_abs_output"]
+    columns = ["layer", "max_abs_attention", "max_abs_output", "tolerance"]
+    assert list(result.to_frame().columns) == columns
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def test_a_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     with pytest.raises(CheckpointError, match="tokenizer"):
-        Reader.open(tmp_path, None)
+        Reader.open(tmp_path)
 
 
 def test_added_tokens_read_as_they_were_added() -> None:
