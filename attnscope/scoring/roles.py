@@ -84,7 +84,8 @@ def _earlier_copies(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
     for text in range(len(batch)):
         usable = (batch.valid[text] & ~batch.special[text]).nonzero().squeeze(-1)  # positions
         ids, place = batch.ids[text, usable].sort(stable=True)
-        for group in usable[place].split(ids.unique_consecutive(return_counts=True)[1].tolist()):
+        _, counts = torch.unique_consecutive(ids, return_counts=True)
+        for group in torch.split(usable[place], counts.tolist()):
             if len(group) > 1:
                 later, earlier = torch.tril_indices(len(group), len(group), -1, device=ids.device)
                 pairs = torch.stack([group[later], group[earlier]], dim=-1)
