@@ -198,7 +198,7 @@ def _prepare(name: str, way: str) -> tuple[Callable[[Any], object], dict[str, An
 
         def ours(ids: torch.Tensor) -> object:
             model.set_block_rows(ids.shape[1] if way == "dense" else BLOCK_ROWS)
-            batch = batch_of([model.reader.from_ids(ids[0].tolist())])
+            batch = batch_of([model.reader.from_ids(ids[0].tolist())]).to(model.device)
             return model.run(batch, Lens(questions(batch, model.shape.causal)))
 
         return ours, {**model.describe(), "vocab_size": model.shape.vocab_size}

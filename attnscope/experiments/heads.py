@@ -150,7 +150,8 @@ def heads(
     rules = read_rules() if rules is None else rules
     one = len(texts) == 1
     received = _Received(model, texts[0]) if one else None
-    sums = scan(model, texts, observers={0: received.see} if received else None, progress=progress)
+    watching = (received.see,) if received else ()
+    sums = scan(model, texts, observers=watching, progress=progress)
     scores = _scores(sums, seed)
     notes: list[str] = []
     if one:

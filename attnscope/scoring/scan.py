@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from attnscope.attention.lens import Lens, Observer
 from attnscope.attention.probes import Columns, Distance, Entropy, Probe
@@ -13,7 +13,6 @@ from attnscope.scoring.sums import HeadSums, concatenate, from_lens
 from attnscope.types import Progress, TokenBatch, no_progress
 
 BATCH_TOKENS = 2048  # padding included; more texts at once gain no speed and cost memory
-MEASURES = ("resting", "entropy", "distance")
 
 
 def questions(batch: TokenBatch, causal: bool) -> dict[str, Probe]:
@@ -33,21 +32,19 @@ def scan(
     model: Model,
     texts: Sequence[Tokens],
     *,
-    observers: Mapping[int, Observer] | None = None,
+    observers: tuple[Observer, ...] = (),
     progress: Progress = no_progress,
 ) -> HeadSums:
-    """Ask every question of every text. `observers` (by text) see the blocks of one text alone.
+    """Ask every question of every text; observers see the blocks of every batch.
 
     Texts of like length share a batch; results come in the order given.
     """
     order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
     parts: dict[int, HeadSums] = {}
-    alone = set(observers or ())
-    for chosen in _batches(texts, order, alone, mixed=model.mixes_lengths):
+    for chosen in _batches(texts, order, mixed=model.mixes_lengths):
         progress("reading", len(parts), len(texts))
         batch = batch_of([texts[n] for n in chosen], pad_id=model.pad_id).to(model.device)
-        watching = tuple(o for n, o in (observers or {}).items() if n in chosen)
-        lens = Lens(questions(batch, model.shape.causal), observers=watching)
+        lens = Lens(questions(batch, model.shape.causal), observers=observers)
         model.run(batch, lens)
         sums = from_lens(lens, model.shape.n_layers)
         for row, n in enumerate(chosen):
@@ -55,15 +52,14 @@ def scan(
     return concatenate([parts[n] for n in range(len(texts))])
 
 
-def _batches(
-    texts: Sequence[Tokens], order: list[int], alone: set[int], *, mixed: bool
-) -> list[list[int]]:
+def _batches(texts: Sequence[Tokens], order: list[int], *, mixed: bool) -> list[list[int]]:
+    """Texts that share a forward pass: of any length, or (not `mixed`) of equal length only."""
     batches: list[list[int]] = []
     for n in order:
         open_ = batches[-1] if batches else []
         fits = len(texts[n]) * (len(open_) + 1) <= BATCH_TOKENS
         alike = mixed or (bool(open_) and len(texts[n]) == len(texts[open_[0]]))
-        if open_ and fits and alike and n not in alone and open_[0] not in alone:
+        if open_ and fits and alike:
             open_.append(n)
         else:
             batches.append([n])

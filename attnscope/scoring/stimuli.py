@@ -54,8 +54,9 @@ class RepeatedTokens:
 
     def _second_half(self, ahead: int) -> Probe:
         n_texts = len(self.batch)
-        query = torch.arange(self.start + self.length, self.start + 2 * self.length)
-        text = torch.arange(n_texts).repeat_interleave(self.length)
+        device, middle = self.batch.ids.device, self.start + self.length
+        query = torch.arange(middle, middle + self.length, device=device)
+        text = torch.arange(n_texts, device=device).repeat_interleave(self.length)
         queries = query.repeat(n_texts)
         return Pairs(self.batch.valid, text, queries, queries - self.length + ahead)
 
@@ -98,7 +99,7 @@ def repeated_tokens(
     nothing = torch.zeros_like(special)
     bos = model.reader.from_ids(before).tokens[0].text if before else None
     return RepeatedTokens(
-        batch=TokenBatch(ids, torch.ones_like(special), special, nothing),
+        batch=TokenBatch(ids, torch.ones_like(special), special, nothing).to(model.device),
         length=fits,
         sequences=sequences,
         bos=bos,
