@@ -38,7 +38,9 @@ def bench(
     from attnscope.render.bench import bench_table
 
     with progress(talk.quiet) as report:
-        result = measure(model_name(model), sizes, rounds=rounds, seed=model.seed, progress=report)
+        result = measure(
+            model_name(model, talk), sizes, rounds=rounds, seed=model.seed, progress=report
+        )
     emit_result(result, bench_table, form, output)
 
 

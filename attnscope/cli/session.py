@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from attnscope.models.text import Reader, Tokens
     from attnscope.scoring.corpus import GivenText
 
+DEFAULT_MODEL = "demo-gpt2"
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def model_name(chosen: ModelOptions) -> str:
-    """The checkpoint that was named. Raises UsageError when none was."""
-    if not chosen.model:
-        raise UsageError(
-            "No model was named: give --model, or set ATTNSCOPE_MODEL.\n"
-            "`attnscope models list` has names that `attnscope models pull` fetches."
-        )
-    return chosen.model
+def model_name(chosen: ModelOptions, talk: TalkOptions) -> str:
+    """The checkpoint that was named, or the small one that comes with attnscope, and says so."""
+    if chosen.model is not None:
+        return chosen.model
+    say(
+        f"{DEFAULT_MODEL} is a small model trained on made-up stories. --model takes a real one: "
+        "`attnscope models list`.",
+        quiet=talk.quiet,
+    )
+    return DEFAULT_MODEL
 
 
 def open_model(
@@ -43,7 +46,7 @@ def open_model(
     refuse: bool = True,
 ) -> Model:
     """Load the checkpoint that was named, telling what takes long."""
-    name = model_name(chosen)
+    name = model_name(chosen, talk)
     with progress(talk.quiet) as report:
         report("starting", 0, 0)
         from attnscope import api
