@@ -169,13 +169,13 @@ class Breadth(Probe):
 
 @dataclass(frozen=True)
 class Distance(Probe):
-    """Mean distance |i - j| to the keys looked at, in tokens."""
+    """Mean distance |i - j| to the keys looked at, in tokens; a learned sink is no distance."""
 
     def read(self, block: Block, visibility: Visibility) -> Tensor:
         device = block.weights.device
         query = torch.arange(block.start, block.stop, device=device).float()  # (t,)
         key = torch.arange(block.low, block.high, device=device).float()  # (S,)
         if visibility.causal:
-            return query - block.weights @ key  # (B, H, t)
+            return block.total(query) - block.weights @ key  # (B, H, t)
         apart = (query[:, None] - key[None, :]).abs()  # (t, S)
         return (block.weights * apart).sum(-1)  # (B, H, t)

@@ -173,7 +173,7 @@ def _with_our_attention(
     refuse: bool,
 ) -> Model:
     try:
-        stored, specs = read_layers(network, find_attention(network))
+        layers = read_layers(network, find_attention(network), reader.max_positions)
     except CheckpointError:
         raise
     except AttnscopeError as error:  # the spec does not accept the checkpoint's numbers
@@ -182,9 +182,9 @@ def _with_our_attention(
     def run(ids: Tensor) -> tuple[Tensor, Tensor | None]:
         return _forward(network, ids, None)
 
-    theirs = proof.hear_transformers(network, stored, ids, run)
+    theirs = proof.hear_transformers(network, layers.stored, ids, run)
     running = Pass()
-    seats = take_seats(stored, specs, running)
+    seats = take_seats(layers.stored, layers.forms, running)
     use_attention(network, OURS)
     parity = proof.prove(theirs, seats, running, ids, run)
     if refuse and parity.failure is not None:
@@ -196,9 +196,9 @@ def _with_our_attention(
     return Model(
         id=source.name,
         family=config.model_type,
-        shape=_shape(config, specs, reader),
-        specs=tuple(specs),
-        layout=stored[0].layout,
+        shape=_shape(config, layers.specs, reader),
+        specs=tuple(layers.specs),
+        layout=layers.stored[0].layout,
         parity=parity,
         reader=reader,
         network=network,

@@ -3,12 +3,14 @@
 transformers looks up the function that computes attention, and the one that builds masks, by name.
 Two names are ours. Under the first each layer's call is written down and nothing is computed: that
 tells the heads, the scale, the softcap and the visibility that the network applies, whatever its
-config says. Under the second no mask is ever built, and our modules sit in the layers' places.
+config says; `forms` finds from the query, key and value how they were made. Under the second no
+mask is ever built, and our modules sit in the layers' places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +23,14 @@ from attnscope.attention.multihead import MultiHeadAttention
 from attnscope.attention.rotary import Rotation
 from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import CheckpointError
+from attnscope.models.forms import Call, Form, Tables, angles_in, check_form, find_form
 from attnscope.models.layouts import Stored
 
 READ, OURS = "attnscope_read", "attnscope"
 _FAR = 1 << 40  # a query this far into a text sees every key that any window allows
+READ_TOKENS = 6
+FAR_POSITION = 1 << 16  # where no limit is known
+LOUD = 100.0
 
 
 @dataclass
@@ -38,31 +44,34 @@ class Pass:
 class Seat(nn.Module):
     """Sits where transformers' attention module was, and answers its call with ours."""
 
-    def __init__(self, attention: MultiHeadAttention, running: Pass) -> None:
+    def __init__(self, attention: MultiHeadAttention, running: Pass, tables: Tables) -> None:
         super().__init__()
         self.attention = attention
         self.running = running
+        self.tables = tables
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        *_: object,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        **__: object,
-    ) -> tuple[Tensor, None]:
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, None]:
         """Only hidden states and angles count: no cache, no mask, no dropout."""
-        rotation = Rotation(*position_embeddings) if position_embeddings is not None else None
         output = self.attention(
-            hidden_states, valid=self.running.valid, rotation=rotation, lens=self.running.lens
+            hidden_states_in(args, kwargs),
+            valid=self.running.valid,
+            rotation=self._rotation((*args, *kwargs.values())),
+            lens=self.running.lens,
         )
         return output, None
 
+    def _rotation(self, arguments: tuple[object, ...]) -> Rotation | None:
+        spec = self.attention.spec
+        angles = angles_in(arguments) if spec.rotary else None
+        return None if angles is None else self.tables.rotation(angles, spec.rotary_pairs)
 
-def take_seats(stored: list[Stored], specs: list[AttentionSpec], running: Pass) -> list[Seat]:
+
+def take_seats(stored: list[Stored], forms: list[Form], running: Pass) -> list[Seat]:
     """Put our attention in place of each layer's own; the weights are shared, not copied."""
     seats = []
-    for layer, (place, spec) in enumerate(zip(stored, specs, strict=True)):
-        seat = Seat(MultiHeadAttention(spec, place.projections, layer), running)
+    for layer, (place, form) in enumerate(zip(stored, forms, strict=True)):
+        attention = MultiHeadAttention(form.settled, form.projections, layer)
+        seat = Seat(attention, running, form.tables)
         seat.train(place.module.training)
         setattr(place.owner, place.name, seat)
         if place.outer is not None:
@@ -71,20 +80,31 @@ def take_seats(stored: list[Stored], specs: list[AttentionSpec], running: Pass) 
     return seats
 
 
+def hidden_states_in(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
+    """The hidden states (B, T, C) among an attention module's arguments."""
+    found = args[0] if args else kwargs["hidden_states"]
+    assert isinstance(found, Tensor)
+    return found
+
+
 class _Reading:
-    """Writes down the calls of one forward pass made under the name READ."""
+    """Writes down the calls of one forward pass made under the name READ.
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, AttentionSpec]] = []
-        self.rotary: set[nn.Module] = set()
-        self.d_model: dict[nn.Module, int] = {}
+    With `loud`, each layer's hidden states are so many times as large: what clips them shows.
+    """
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, loud: float = 1.0) -> None:
+        self.loud = loud
+        self.calls: list[tuple[nn.Module, AttentionSpec, Call]] = []
+        self.entered: dict[nn.Module, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A layer's attention module is called."""
-        hidden = args[0] if args else kwargs["hidden_states"]
-        self.d_model[module] = hidden.shape[-1]
-        if kwargs.get("position_embeddings") is not None:
-            self.rotary.add(module)
+        hidden = hidden_states_in(args, kwargs) * self.loud
+        self.entered[module] = hidden, angles_in((*args, *kwargs.values()))
+        if args:
+            return (hidden, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": hidden}
 
     def mask(
         self,
@@ -110,6 +130,7 @@ class _Reading:
         attention_mask: Tensor | None,
         scaling: float | None = None,
         softcap: float | None = None,
+        s_aux: Tensor | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, None]:
         """The layer's module asks for attention: note how, and answer with nothing."""
@@ -117,14 +138,17 @@ class _Reading:
         sees = getattr(attention_mask, "attnscope_sees", None)
         if sees is None:
             raise CheckpointError(f"{kind} builds a mask of its own, which attnscope cannot read.")
-        if value.shape[-1] != width or kwargs.get("s_aux") is not None:
+        if value.shape[-1] != width:
             raise CheckpointError(
-                f"{kind} attends with parts that attnscope does not have "
-                "(a learned sink, or values of another width)."
+                f"{kind} attends with values of another width than its keys, which attnscope "
+                "does not have."
             )
+        if module not in self.entered:
+            raise _unknown(module)
+        hidden, angles = self.entered[module]
         causal, window = sees
         spec = AttentionSpec(
-            d_model=self.d_model[module],
+            d_model=hidden.shape[-1],
             n_heads=query.shape[1],
             n_kv_heads=key.shape[1],
             d_head=width,
@@ -132,21 +156,54 @@ class _Reading:
             causal=causal,
             window=window,
             softcap=softcap,
-            rotary=module in self.rotary,
+            sink=s_aux is not None,
         )
-        self.calls.append((module, spec))
+        call = Call(len(self.calls), hidden, angles, query, key, value, s_aux)
+        self.calls.append((module, spec, call))
         return torch.zeros_like(query.transpose(1, 2)), None
 
 
-def read_layers(
-    network: nn.Module, stored: list[Stored]
-) -> tuple[list[Stored], list[AttentionSpec]]:
-    """The places and specs of all layers, from what the network does, in the order it runs them.
+@dataclass(frozen=True)
+class Layers:
+    """The attention of every layer, in the order the network runs them."""
 
-    Raises CheckpointError when a layer attends in a way that no layout or spec describes.
+    stored: list[Stored]
+    forms: list[Form]
+
+    @property
+    def specs(self) -> list[AttentionSpec]:
+        """One per layer."""
+        return [form.settled for form in self.forms]
+
+
+def read_layers(network: nn.Module, stored: list[Stored], positions: int | None = None) -> Layers:
+    """The places and forms of all layers, from what the network does, in the order it runs them.
+
+    `positions` is how many tokens a text may have. Raises CheckpointError when a layer attends in
+    a way that no layout or form describes.
     """
-    reading = _Reading()
     places = {place.module: place for place in stored}
+    reading = _read(network, places, _Reading())
+    _check_layers(network, places, reading)
+    found: list[Form] = []
+    for module, spec, call in reading.calls:
+        found.append(find_form(spec, places[module], call, found[-1] if found else None))
+    far = None
+    if any(form.spec.rotary for form in found) and _takes_positions(network):
+        far = (positions or FAR_POSITION) - READ_TOKENS
+    again = _read(network, places, _Reading(loud=LOUD), far)
+    for form, (module, _, call) in zip(found, again.calls, strict=True):
+        check_form(form, places[module], call)
+    return Layers([places[module] for module, *_ in reading.calls], found)
+
+
+def _read(
+    network: nn.Module,
+    places: Mapping[nn.Module, Stored],
+    reading: _Reading,
+    start: int | None = None,
+) -> _Reading:
+    """Run some tokens through the network and write down its calls; `start`: their position."""
     # Whoever calls attention without having been found must be noticed too, so hook every module.
     hooks = [
         module.register_forward_pre_hook(reading.enter, with_kwargs=True)
@@ -155,26 +212,55 @@ def read_layers(
     ]
     register(reading)
     device = next(network.parameters()).device
-    two_tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    vocabulary: int = network.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
+    ids = torch.arange(READ_TOKENS, device=device)[None] % vocabulary
+    where = {} if start is None else {"position_ids": torch.arange(READ_TOKENS)[None] + start}
     try:
         with attention_named(network, READ), torch.inference_mode():
-            network(input_ids=two_tokens, use_cache=False)
+            network(input_ids=ids, use_cache=False, **{k: v.to(device) for k, v in where.items()})
     finally:
         for hook in hooks:
             hook.remove()
-    unknown = next((module for module, _ in reading.calls if module not in places), None)
+    return reading
+
+
+def _check_layers(
+    network: nn.Module, places: Mapping[nn.Module, Stored], reading: _Reading
+) -> None:
+    """Every layer attends once, through a module that some layout knows."""
+    called = [module for module, *_ in reading.calls]
+    unknown = next((module for module in called if module not in places), None)
     if unknown is not None:
-        parts = ", ".join(name for name, _ in unknown.named_children())
+        raise _unknown(unknown)
+    n_layers = getattr(network.config.get_text_config(), "num_hidden_layers", None)  # type: ignore[union-attr, operator]
+    if not called or len(called) != (n_layers or len(called)):
         raise CheckpointError(
-            f"{type(unknown).__name__} stores its attention in a way attnscope does not know "
-            f"({parts}), so this checkpoint cannot be inspected."
+            f"{type(network).__name__}: {len(called)} of {n_layers} layers ask for attention "
+            "where attnscope can answer, so it cannot be inspected."
         )
-    if not stored or len(reading.calls) != len(stored):
+    if len(set(called)) != len(called):
         raise CheckpointError(
-            f"{type(network).__name__}: {len(reading.calls)} layers asked for attention and "
-            f"{len(stored)} are stored in a way attnscope knows, so it cannot be inspected."
+            f"{type(network).__name__} uses one attention module in several layers, so it cannot "
+            "be inspected."
         )
-    return [places[module] for module, _ in reading.calls], [spec for _, spec in reading.calls]
+    for module, spec, call in reading.calls:
+        if spec.sink and (places[module].sink is None or call.sink is not places[module].sink):
+            raise CheckpointError(
+                f"{type(module).__name__} makes its learned sink in a way attnscope does not "
+                "know, so this checkpoint cannot be inspected."
+            )
+
+
+def _unknown(module: nn.Module) -> CheckpointError:
+    parts = ", ".join(name for name, _ in module.named_children())
+    return CheckpointError(
+        f"{type(module).__name__} stores its attention in a way attnscope does not know "
+        f"({parts}), so this checkpoint cannot be inspected."
+    )
+
+
+def _takes_positions(network: nn.Module) -> bool:
+    return "position_ids" in inspect.signature(network.forward).parameters
 
 
 def use_attention(network: nn.Module, name: str) -> None:
