@@ -43,10 +43,12 @@ class Tables:
 
     sin_first: bool = False
     columns: str = "halves"  # as in AttentionSpec.rotary_pairs, or "pairs": one for each pair
+    backwards: bool = False  # turned by minus the angles
 
     def rotation(self, angles: tuple[Tensor, Tensor], pairs: str) -> Rotation:
         """The rotation in the arrangement that `rotate` takes."""
         sin, cos = angles if self.sin_first else angles[::-1]
+        sin = -sin if self.backwards else sin
         if self.columns == pairs:
             return Rotation(cos, sin)
         return Rotation(*(per_feature(self._per_pair(table), pairs) for table in (cos, sin)))
@@ -163,6 +165,8 @@ def _forms(spec: AttentionSpec, stored: Stored, call: Call) -> Iterator[Form]:
         for turned in _rotaries(spec, call, tables):
             for normed in _norms(turned, stored):
                 yield Form(normed, projections, tables)
+                if normed.rotary:
+                    yield Form(normed, projections, replace(tables, backwards=True))
 
 
 def _rotaries(spec: AttentionSpec, call: Call, tables: Tables) -> Iterator[AttentionSpec]:
@@ -191,7 +195,8 @@ def _alike(form: Form, other: Form | None) -> bool:
 
 def _shape_of(form: Form) -> tuple[object, ...]:
     spec = form.spec
-    return spec.rotary, spec.rotary_pairs, spec.qk_norm, spec.norm_after_rotary
+    switches = (spec.rotary, spec.rotary_pairs, spec.qk_norm, spec.norm_after_rotary)
+    return *switches, form.tables.backwards
 
 
 def _prepare(form: Form, call: Call) -> tuple[Tensor, Tensor, Tensor] | None:

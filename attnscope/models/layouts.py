@@ -128,7 +128,7 @@ def _fused(layout: str, inner: str, outer: str) -> Layout:
                 return []
             return [
                 _cut(weight, bias, output, sizes, rows)
-                for rows in (_one_after_the_other, _group_by_group)
+                for rows in (_one_after_the_other, _group_by_group, _four_shards)
             ]
 
         return Stored(layout, owner, name, mixer, cut)
@@ -143,6 +143,8 @@ LAYOUTS: tuple[Layout, ...] = (
     _separate("separate q/k/v/out", ("q_proj", "k_proj", "v_proj", "out_proj")),
     _separate("separate q/k/v/dense", ("q_proj", "k_proj", "v_proj", "dense")),
     _separate("q_lin/k_lin/v_lin", ("q_lin", "k_lin", "v_lin", "out_lin")),
+    _separate("Wq/Wk/Wv", ("Wq", "Wk", "Wv", "dense")),
+    _separate("separate q/k/v/o", ("q_proj", "k_proj", "v_proj", "Wo")),
     _bert,
     _fused("fused c_attn", "c_attn", "c_proj"),
     _fused("fused qkv_proj", "qkv_proj", "o_proj"),
@@ -197,6 +199,15 @@ def _group_by_group(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
     by_group = fused.view(groups, shared + 2, width, *fused.shape[1:])  # (G, R + 2, D, ...)
     parts = torch.split(by_group, [shared, 1, 1], dim=1)
     return tuple(part.flatten(0, 2) for part in parts)
+
+
+def _four_shards(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
+    """CodeGen: as four machines held it, each its part of query, value, key. This is a copy."""
+    n_heads, groups, _ = sizes
+    if n_heads != groups or fused.shape[0] % 12:
+        return _one_after_the_other(fused, sizes)
+    query, value, key = fused.view(4, 3, -1, *fused.shape[1:]).unbind(1)  # 3 × (4, H·D/4, ...)
+    return query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

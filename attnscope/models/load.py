@@ -23,7 +23,8 @@ from attnscope.models.network import (
     read_network,
 )
 from attnscope.models.quiet import quiet_transformers
-from attnscope.models.seam import OURS, Pass, Seat, read_layers, take_seats, use_attention
+from attnscope.models.reading import read_layers
+from attnscope.models.seam import OURS, Pass, Seat, take_seats, use_attention
 from attnscope.models.sources import Source, resolve
 from attnscope.models.text import Reader
 from attnscope.plain import visible

@@ -1,36 +1,26 @@
-"""Where our attention meets transformers: reading what a layer really does, taking its place.
+"""Where our attention meets transformers: taking the layers' places, and the names looked up there.
 
 transformers looks up the function that computes attention, and the one that builds masks, by name.
-Two names are ours. Under the first each layer's call is written down and nothing is computed: that
-tells the heads, the scale, the softcap and the visibility that the network applies, whatever its
-config says; `forms` finds from the query, key and value how they were made. Under the second no
-mask is ever built, and our modules sit in the layers' places.
+Under ours no mask is ever built, and our modules sit in the layers' places.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attnscope.attention.lens import Lens
 from attnscope.attention.multihead import MultiHeadAttention
 from attnscope.attention.rotary import Rotation
-from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import CheckpointError
-from attnscope.models.forms import Call, Form, Tables, angles_in, check_form, find_form
+from attnscope.models.forms import Form, Tables, angles_in
 from attnscope.models.layouts import Stored
 
-READ, OURS = "attnscope_read", "attnscope"
-_FAR = 1 << 40  # a query this far into a text sees every key that any window allows
-READ_TOKENS = 6
-FAR_POSITION = 1 << 16  # where no limit is known
-LOUD = 100.0
+OURS = "attnscope"
 
 
 @dataclass
@@ -68,6 +58,7 @@ class Seat(nn.Module):
 
 def take_seats(stored: list[Stored], forms: list[Form], running: Pass) -> list[Seat]:
     """Put our attention in place of each layer's own; the weights are shared, not copied."""
+    register(OURS, _never, _no_mask)
     seats = []
     for layer, (place, form) in enumerate(zip(stored, forms, strict=True)):
         attention = MultiHeadAttention(form.settled, form.projections, layer)
@@ -85,182 +76,6 @@ def hidden_states_in(args: tuple[object, ...], kwargs: Mapping[str, object]) -> 
     found = args[0] if args else kwargs["hidden_states"]
     assert isinstance(found, Tensor)
     return found
-
-
-class _Reading:
-    """Writes down the calls of one forward pass made under the name READ.
-
-    With `loud`, each layer's hidden states are so many times as large: what clips them shows.
-    """
-
-    def __init__(self, loud: float = 1.0) -> None:
-        self.loud = loud
-        self.calls: list[tuple[nn.Module, AttentionSpec, Call]] = []
-        self.entered: dict[nn.Module, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A layer's attention module is called."""
-        hidden = hidden_states_in(args, kwargs) * self.loud
-        self.entered[module] = hidden, angles_in((*args, *kwargs.values()))
-        if args:
-            return (hidden, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": hidden}
-
-    def mask(
-        self,
-        batch_size: int,
-        q_length: int,
-        kv_length: int,
-        *_: object,
-        mask_function: Callable[..., Tensor],
-        device: torch.device | str = "cpu",
-        **__: object,
-    ) -> Tensor:
-        """An open mask of the right shape, carrying what its function allows: (causal, window)."""
-        mask = torch.zeros(batch_size, 1, q_length, kv_length, device=device)
-        mask.attnscope_sees = _read_visibility(mask_function)  # type: ignore[attr-defined]
-        return mask
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **kwargs: object,
-    ) -> tuple[Tensor, None]:
-        """The layer's module asks for attention: note how, and answer with nothing."""
-        kind, width = type(module).__name__, query.shape[-1]
-        sees = getattr(attention_mask, "attnscope_sees", None)
-        if sees is None:
-            raise CheckpointError(f"{kind} builds a mask of its own, which attnscope cannot read.")
-        if value.shape[-1] != width:
-            raise CheckpointError(
-                f"{kind} attends with values of another width than its keys, which attnscope "
-                "does not have."
-            )
-        if module not in self.entered:
-            raise _unknown(module)
-        hidden, angles = self.entered[module]
-        causal, window = sees
-        spec = AttentionSpec(
-            d_model=hidden.shape[-1],
-            n_heads=query.shape[1],
-            n_kv_heads=key.shape[1],
-            d_head=width,
-            scale=scaling,
-            causal=causal,
-            window=window,
-            softcap=softcap,
-            sink=s_aux is not None,
-        )
-        call = Call(len(self.calls), hidden, angles, query, key, value, s_aux)
-        self.calls.append((module, spec, call))
-        return torch.zeros_like(query.transpose(1, 2)), None
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The attention of every layer, in the order the network runs them."""
-
-    stored: list[Stored]
-    forms: list[Form]
-
-    @property
-    def specs(self) -> list[AttentionSpec]:
-        """One per layer."""
-        return [form.settled for form in self.forms]
-
-
-def read_layers(network: nn.Module, stored: list[Stored], positions: int | None = None) -> Layers:
-    """The places and forms of all layers, from what the network does, in the order it runs them.
-
-    `positions` is how many tokens a text may have. Raises CheckpointError when a layer attends in
-    a way that no layout or form describes.
-    """
-    places = {place.module: place for place in stored}
-    reading = _read(network, places, _Reading())
-    _check_layers(network, places, reading)
-    found: list[Form] = []
-    for module, spec, call in reading.calls:
-        found.append(find_form(spec, places[module], call, found[-1] if found else None))
-    far = None
-    if any(form.spec.rotary for form in found) and _takes_positions(network):
-        far = (positions or FAR_POSITION) - READ_TOKENS
-    again = _read(network, places, _Reading(loud=LOUD), far)
-    for form, (module, _, call) in zip(found, again.calls, strict=True):
-        check_form(form, places[module], call)
-    return Layers([places[module] for module, *_ in reading.calls], found)
-
-
-def _read(
-    network: nn.Module,
-    places: Mapping[nn.Module, Stored],
-    reading: _Reading,
-    start: int | None = None,
-) -> _Reading:
-    """Run some tokens through the network and write down its calls; `start`: their position."""
-    # Whoever calls attention without having been found must be noticed too, so hook every module.
-    hooks = [
-        module.register_forward_pre_hook(reading.enter, with_kwargs=True)
-        for module in network.modules()
-        if module in places or hasattr(module, "scaling")
-    ]
-    register(reading)
-    device = next(network.parameters()).device
-    vocabulary: int = network.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
-    ids = torch.arange(READ_TOKENS, device=device)[None] % vocabulary
-    where = {} if start is None else {"position_ids": torch.arange(READ_TOKENS)[None] + start}
-    try:
-        with attention_named(network, READ), torch.inference_mode():
-            network(input_ids=ids, use_cache=False, **{k: v.to(device) for k, v in where.items()})
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return reading
-
-
-def _check_layers(
-    network: nn.Module, places: Mapping[nn.Module, Stored], reading: _Reading
-) -> None:
-    """Every layer attends once, through a module that some layout knows."""
-    called = [module for module, *_ in reading.calls]
-    unknown = next((module for module in called if module not in places), None)
-    if unknown is not None:
-        raise _unknown(unknown)
-    n_layers = getattr(network.config.get_text_config(), "num_hidden_layers", None)  # type: ignore[union-attr, operator]
-    if not called or len(called) != (n_layers or len(called)):
-        raise CheckpointError(
-            f"{type(network).__name__}: {len(called)} of {n_layers} layers ask for attention "
-            "where attnscope can answer, so it cannot be inspected."
-        )
-    if len(set(called)) != len(called):
-        raise CheckpointError(
-            f"{type(network).__name__} uses one attention module in several layers, so it cannot "
-            "be inspected."
-        )
-    for module, spec, call in reading.calls:
-        if spec.sink and (places[module].sink is None or call.sink is not places[module].sink):
-            raise CheckpointError(
-                f"{type(module).__name__} makes its learned sink in a way attnscope does not "
-                "know, so this checkpoint cannot be inspected."
-            )
-
-
-def _unknown(module: nn.Module) -> CheckpointError:
-    parts = ", ".join(name for name, _ in module.named_children())
-    return CheckpointError(
-        f"{type(module).__name__} stores its attention in a way attnscope does not know "
-        f"({parts}), so this checkpoint cannot be inspected."
-    )
-
-
-def _takes_positions(network: nn.Module) -> bool:
-    return "position_ids" in inspect.signature(network.forward).parameters
 
 
 def use_attention(network: nn.Module, name: str) -> None:
@@ -281,15 +96,12 @@ def attention_named(network: nn.Module, name: str) -> Iterator[None]:
         use_attention(network, before)
 
 
-def register(reading: _Reading | None = None) -> None:
-    """Make our names known to transformers; doing it again changes nothing."""
+def register(name: str, attend: Callable[..., Any], mask: Callable[..., Any]) -> None:
+    """Make a name known to transformers; doing it again replaces what it stood for."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(OURS, _never)
-    AttentionMaskInterface.register(OURS, _no_mask)
-    if reading is not None:
-        AttentionInterface.register(READ, reading.attend)
-        AttentionMaskInterface.register(READ, reading.mask)
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, mask)
 
 
 def _no_mask(*_: object, **__: object) -> None:
@@ -301,27 +113,3 @@ def _never(module: nn.Module, *_: object, **__: object) -> tuple[Tensor, None]:
         f"{type(module).__name__} was not replaced by attnscope's attention: this checkpoint "
         "cannot be inspected."
     )
-
-
-def _read_visibility(allows: Callable[..., Tensor]) -> tuple[bool, int | None]:
-    """Causal or not, and the window, by asking the mask function itself."""
-
-    def sees(query: int, key: int) -> bool:
-        zero = torch.tensor(0)
-        return bool(allows(zero, zero, torch.tensor(query), torch.tensor(key)))
-
-    if not sees(_FAR, _FAR):
-        raise CheckpointError("A mask hides each token from itself: attnscope cannot read it.")
-    causal = not sees(_FAR, _FAR + 1)
-    if sees(_FAR, 0):
-        return causal, None
-    low, high = 0, _FAR  # sees `low` back, not `high` back
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if sees(_FAR, _FAR - middle) else (low, middle)
-    # A window moves with the query; a chunk does not, and has another reach one query later.
-    if not sees(_FAR + 1, _FAR + 1 - low) or sees(_FAR + 1, _FAR + 1 - high):
-        raise CheckpointError("Attention in chunks is a mask that attnscope does not know.")
-    if not causal and (not sees(_FAR, _FAR + low) or sees(_FAR, _FAR + high)):
-        raise CheckpointError("A lopsided window is a mask that attnscope does not know.")
-    return causal, high

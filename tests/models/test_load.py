@@ -109,7 +109,7 @@ def test_scores_are_divided_by_the_root_of_the_head_width(
 
 
 def test_granite_scales_by_its_own_number(checkpoint: Checkpoint) -> None:
-    model = attnscope.load(str(checkpoint("granite")))
+    model = attnscope.load(str(checkpoint("granite-multipliers")))
     assert [spec.scaling for spec in model.specs] == [0.6] * 3
 
 
