@@ -133,15 +133,16 @@ def read_layers(network: nn.Module, stored: list[Stored], positions: int | None 
     a way that no layout or form describes.
     """
     places = {place.module: place for place in stored}
-    reading = _read(network, places, _Reading())
+    n_tokens = min(READ_TOKENS, positions or READ_TOKENS)
+    reading = _read(network, places, _Reading(), n_tokens)
     _check_layers(network, places, reading)
     found: list[Form] = []
     for module, spec, call in reading.calls:
         found.append(find_form(spec, places[module], call, found[-1] if found else None))
     far = None
     if any(form.spec.rotary for form in found) and _takes_positions(network):
-        far = (positions or FAR_POSITION) - READ_TOKENS
-    again = _read(network, places, _Reading(loud=LOUD), far)
+        far = (positions or FAR_POSITION) - n_tokens
+    again = _read(network, places, _Reading(loud=LOUD), n_tokens, far)
     for form, (module, _, call) in zip(found, again.calls, strict=True):
         check_form(form, places[module], call)
     return Layers([places[module] for module, *_ in reading.calls], found)
@@ -151,6 +152,7 @@ def _read(
     network: nn.Module,
     places: Mapping[nn.Module, Stored],
     reading: _Reading,
+    n_tokens: int,
     start: int | None = None,
 ) -> _Reading:
     """Run some tokens through the network and write down its calls; `start`: their position."""
@@ -163,8 +165,8 @@ def _read(
     register(READ, reading.attend, reading.mask)
     device = next(network.parameters()).device
     vocabulary: int = network.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
-    ids = torch.arange(READ_TOKENS, device=device)[None] % vocabulary
-    where = {} if start is None else {"position_ids": torch.arange(READ_TOKENS)[None] + start}
+    ids = torch.arange(n_tokens, device=device)[None] % vocabulary
+    where = {} if start is None else {"position_ids": torch.arange(n_tokens)[None] + start}
     try:
         with attention_named(network, READ), torch.inference_mode():
             network(input_ids=ids, use_cache=False, **{k: v.to(device) for k, v in where.items()})
