@@ -22,6 +22,8 @@ from transformers import (
     Qwen2Config,
 )
 
+from attnscope.models.quiet import quiet_transformers
+
 VOCABULARY, POSITIONS = 320, 128
 TRAINING_TEXT = [
     "The chef dropped the glass bowl on the tile floor because it was slippery.",
@@ -267,6 +269,7 @@ def randomise(network: nn.Module, seed: int = 0, std: float = 0.25) -> nn.Module
 
 def save(config: Any, directory: Path, *, seed: int = 0, causal_lm: bool = False) -> Path:
     """A random checkpoint of this config with a tokenizer, as transformers stores it."""
+    quiet_transformers()
     kind = AutoModelForCausalLM if causal_lm else AutoModel
     network = randomise(kind.from_config(config), seed)
     network.save_pretrained(directory)

@@ -23,7 +23,7 @@ from attnscope.models.network import (
     read_network,
 )
 from attnscope.models.quiet import quiet_transformers
-from attnscope.models.reading import read_layers
+from attnscope.models.reading import blind_spot, read_layers
 from attnscope.models.seam import OURS, Pass, Seat, take_seats, use_attention
 from attnscope.models.sources import Source, resolve
 from attnscope.models.text import Reader
@@ -186,6 +186,11 @@ def _with_our_attention(
     theirs = proof.hear_transformers(network, layers.stored, ids, run)
     running = Pass()
     seats = take_seats(layers.stored, layers.forms, running)
+    blind = blind_spot(layers, [seat.attention.spec for seat in seats])
+    if refuse and blind is not None:
+        raise CheckpointError(
+            f"{visible(source.name)} is refused: {blind}, unlike in transformers' own mask."
+        )
     use_attention(network, OURS)
     parity = proof.prove(theirs, seats, running, ids, run)
     if refuse and parity.failure is not None:

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention.spec import AttentionSpec
+from attnscope.attention.visibility import in_reach
 from attnscope.errors import CheckpointError
 from attnscope.models.forms import Call, Form, angles_in, check_form, find_form
 from attnscope.models.layouts import Stored
 from attnscope.models.seam import attention_named, hidden_states_in, register
+
+Allows = Callable[..., Tensor]  # (text, head, query, key) to what may be seen
 
 READ = "attnscope_read"
 READ_TOKENS = 6
@@ -38,6 +41,7 @@ class _Reading:
     def __init__(self, loud: float = 1.0) -> None:
         self.loud = loud
         self.calls: list[tuple[nn.Module, AttentionSpec, Call]] = []
+        self.allows: list[Allows] = []
         self.seen: dict[Callable[..., Tensor], tuple[bool, int | None]] = {}
         self.entered: dict[nn.Module, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
 
@@ -108,6 +112,7 @@ class _Reading:
             softcap=softcap,
             sink=s_aux is not None,
         )
+        self.allows.append(attention_mask.attnscope_allows)  # type: ignore[union-attr]
         call = Call(len(self.calls), hidden, angles, query, key, value, s_aux)
         self.calls.append((module, spec, call))
         return torch.zeros_like(query.transpose(1, 2)), None
@@ -119,6 +124,7 @@ class Layers:
 
     stored: list[Stored]
     forms: list[Form]
+    allows: list[Allows]  # transformers' own mask functions
 
     @property
     def specs(self) -> list[AttentionSpec]:
@@ -145,7 +151,25 @@ def read_layers(network: nn.Module, stored: list[Stored], positions: int | None 
     again = _read(network, places, _Reading(loud=LOUD), n_tokens, far)
     for form, (module, _, call) in zip(found, again.calls, strict=True):
         check_form(form, places[module], call)
-    return Layers([places[module] for module, *_ in reading.calls], found)
+    called = [places[module] for module, *_ in reading.calls]
+    return Layers(called, found, reading.allows)
+
+
+def blind_spot(layers: Layers, specs: list[AttentionSpec]) -> str | None:
+    """Where a layer would see other keys than transformers' own mask lets it, in words.
+
+    A window may be far longer than any text that is run at loading: only its mask tells.
+    """
+    for layer, (spec, allows) in enumerate(zip(specs, layers.allows, strict=True)):
+        near, far = (0, 1, 2, 7), spec.window or 1 << 20
+        apart = torch.tensor(sorted({*near, *(far + step for step in (-1, 0, 1)), 2 * far}))
+        for key in torch.cat((_FAR - apart, _FAR + apart)):
+            query, zero = torch.tensor(_FAR), torch.tensor(0)
+            ours = bool(in_reach(query, key, spec.causal, spec.window))
+            if ours != bool(allows(zero, zero, query, key)):
+                which = "sees" if ours else "does not see"
+                return f"layer {layer} {which} a key {int(query - key)} tokens back"
+    return None
 
 
 def _read(
