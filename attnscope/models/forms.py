@@ -86,7 +86,9 @@ def angles_in(arguments: tuple[object, ...]) -> tuple[Tensor, Tensor] | None:
         if isinstance(value, Tensor) and value.is_complex():
             return value.real, value.imag
         if isinstance(value, (tuple, list)) and len(value) == 2 and _are_tables(*value):
-            return value[0], value[1]
+            first, second = value
+            # One table for each axis of a picture: in a text all of them are alike.
+            return (first[0], second[0]) if first.dim() == 4 else (first, second)
     return None
 
 
@@ -96,7 +98,7 @@ def _are_tables(first: object, second: object) -> bool:
         and isinstance(second, Tensor)
         and first.shape == second.shape
         and first.is_floating_point()
-        and first.dim() in (2, 3)
+        and first.dim() in (2, 3, 4)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +149,7 @@ def load(
     place = pick_device(device)
     progress(f"loading {visible(name)}", 0, 0)
     network = read_network(source, config, pick_dtype(dtype, place), place, device_map, logits)
+    config = cast(Any, network).config  # of the text part, where there are others
     progress("proving it against transformers", 0, 0)
     reader.max_positions = positions(network, config)
     reader.vocab_size = config.vocab_size

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -110,9 +110,21 @@ def read_network(
         )
     if any(".pooler." in f".{name}" for name in report["missing_keys"]):
         network.base_model.pooler = None  # it would be random; nothing here reads it
-    network.requires_grad_(False).eval()
+    network = _text_part(network, shown, logits).requires_grad_(False).eval()
     ready: nn.Module = network if device_map else network.to(device)
     return ready
+
+
+def _text_part(network: Any, shown: str, logits: bool) -> nn.Module:
+    """The network itself, or what reads text in one that also sees or hears."""
+    if network.config.get_text_config() is network.config:
+        return cast(nn.Module, network)
+    part = network.get_decoder()
+    if part is network:
+        raise CheckpointError(f"{shown} reads more than text, and its text part cannot be told.")
+    if logits:
+        raise CheckpointError(f"{shown} reads more than text: its logits cannot be asked for.")
+    return cast(nn.Module, part)
 
 
 @contextmanager
