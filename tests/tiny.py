@@ -194,6 +194,44 @@ SUPPORTED: dict[str, Callable[[], Any]] = {
 
 # More ways to configure some of them.
 VARIANTS: dict[str, Callable[[], Any]] = {
+    "bert-causal": lambda: _bert(is_decoder=True),
+    "bert-causal-with-cross-attention": lambda: _bert(is_decoder=True, add_cross_attention=True),
+    "esm-absolute": _encoder("esm", position_embedding_type="absolute", **_MASK),
+    "gemma3-bidirectional": _decoder(
+        "gemma3_text", **_WINDOW, head_dim=8, use_bidirectional_attention=True
+    ),
+    "gemma3-two-bases": _decoder(
+        "gemma3_text",
+        **_WINDOW,
+        head_dim=8,
+        layer_types=_MIXED,
+        rope_parameters={
+            "sliding_attention": _ROTARY,
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    ),
+    "gpt2-upcast": lambda: _gpt2(reorder_and_upcast_attn=True),
+    "gpt2-not-scaled": lambda: _gpt2(scale_attn_weights=False),
+    "gpt_bigcode-mha": _named("gpt_bigcode", **_GPT, multi_query=False),
+    "gpt_neox-sequential": _encoder("gpt_neox", use_parallel_residual=False, **_PARTIAL),
+    "opt-norm-after": _named(
+        "opt",
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        ffn_dim=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=POSITIONS,
+        word_embed_proj_dim=16,
+        do_layer_norm_before=False,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=1,
+    ),
+    "phi3-partial": _decoder("phi3", sliding_window=None, **_PARTIAL),
+    "smollm3-window": _decoder(
+        "smollm3", no_rope_layer_interval=2, **_WINDOW, use_sliding_window=True, layer_types=_MIXED
+    ),
     "gpt2-scaled-by-layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True),
     "llama-mha": lambda: _llama(num_key_value_heads=4),
     "llama-gqa": lambda: _llama(num_key_value_heads=2),
