@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.app import app, run
+from attnscope.models.supported import SUPPORTED
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 _NUMBER = re.compile(r"-?\d*\.?\d+(?:e-?\d+)?")
@@ -54,6 +55,13 @@ def test_python_runs(
     assert directory == tiny_bert
     program = block.replace('"minilm-l6"', repr(str(directory))).replace("[3]", "[2]")
     exec(compile(program, "README.md", "exec"), {})
+
+
+def test_the_supported_table_is_the_code_s() -> None:
+    section = README.split("## What is supported")[1].split("## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[2:]
+    shown = {name: layout for layout, names in rows for name in names.split(", ")}
+    assert shown == dict(SUPPORTED)
 
 
 def _outputs() -> list[tuple[list[str], str]]:

@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     BertConfig,
@@ -20,6 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
 )
+
+from attnscope.models.quiet import quiet_transformers
 
 VOCABULARY, POSITIONS = 320, 128
 TRAINING_TEXT = [
@@ -55,9 +58,142 @@ def _bert(**changes: Any) -> BertConfig:
     return BertConfig(**(_SIZES | {"type_vocab_size": 2} | changes))
 
 
-CONFIGS: dict[str, Callable[[], Any]] = {
+def _named(model_type: str, **sizes: Any) -> Callable[[], Any]:
+    return lambda: CONFIG_MAPPING[model_type](**sizes)
+
+
+def _encoder(model_type: str, **changes: Any) -> Callable[[], Any]:
+    return _named(model_type, **(_SIZES | changes))
+
+
+def _decoder(model_type: str, **changes: Any) -> Callable[[], Any]:
+    return _named(model_type, **(_SIZES | {"num_key_value_heads": 2} | changes))
+
+
+_MASK = {"pad_token_id": 1}  # positions are counted from here on
+_WIDE = {"head_dim": 12}  # not d_model / n_heads
+_WINDOW = {"sliding_window": 8}
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_ROUTED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+_GPT = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": POSITIONS,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+_ROTARY = {"rope_type": "default", "rope_theta": 1e4}
+_PARTIAL = {"rope_parameters": {**_ROTARY, "partial_rotary_factor": 0.5}}
+
+# One row for each model type in attnscope/models/supported.py, with what is special about it.
+SUPPORTED: dict[str, Callable[[], Any]] = {
+    "apertus": _decoder("apertus"),
+    "arcee": _decoder("arcee"),
+    "aria_text": _decoder("aria_text", moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
     "bert": _bert,
+    "bert-generation": _encoder("bert-generation"),
+    "biogpt": _encoder("biogpt"),
+    "camembert": _encoder("camembert", **_MASK),
+    "codegen": _named("codegen", **_GPT, rotary_dim=4),
+    "cohere": _decoder("cohere", use_qk_norm=True),
+    "cohere2": _decoder("cohere2", **_WINDOW, layer_types=_MIXED),
+    "ctrl": _named("ctrl", **_GPT, dff=48),
+    "cwm": _decoder("cwm", **_WINDOW, **_WIDE),
+    "data2vec-text": _encoder("data2vec-text", **_MASK),
+    "distilbert": _named(
+        "distilbert", vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_heads=4, n_layers=3,
+        max_position_embeddings=POSITIONS,
+    ),
+    "dots1": _decoder("dots1", **_WINDOW, **_ROUTED, layer_types=_MIXED),
+    "electra": _encoder("electra", embedding_size=16),
+    "ernie": _encoder("ernie"),
+    "ernie4_5": _decoder("ernie4_5", **_WIDE),
+    "ernie4_5_moe": _decoder("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=24),
+    "esm": _encoder("esm", position_embedding_type="rotary", token_dropout=False, **_MASK),
+    "eurobert": _decoder("eurobert"),
+    "exaone4": _decoder("exaone4", **_WINDOW, layer_types=_MIXED),
+    "flex_olmo": _decoder("flex_olmo", num_experts=4, num_experts_per_tok=2),
+    "gemma": _decoder("gemma", head_dim=12, num_hidden_layers=2),
+    "gemma2": _decoder(
+        "gemma2", **_WINDOW, **_WIDE, query_pre_attn_scalar=5, attn_logit_softcapping=5.0
+    ),
+    "gemma3_text": _decoder(
+        "gemma3_text", **_WINDOW, head_dim=8, num_hidden_layers=6, query_pre_attn_scalar=40
+    ),
+    "glm": _decoder("glm", head_dim=8),
+    "glm4": _decoder("glm4", head_dim=8),
+    "glm4_moe": _decoder("glm4_moe", head_dim=8, use_qk_norm=True, **_ROUTED),
     "gpt2": _gpt2,
+    "gpt_bigcode": _named("gpt_bigcode", **_GPT),
+    "gpt_neox": _encoder("gpt_neox", **_PARTIAL),
+    "gpt_oss": _decoder("gpt_oss", head_dim=8, **_WINDOW, **_LOCAL),
+    "gptj": _named("gptj", **_GPT, rotary_dim=4),
+    "granite": _decoder("granite", attention_multiplier=0.6),
+    "granitemoe": _decoder("granitemoe", attention_multiplier=0.4, **_LOCAL),
+    "granitemoeshared": _decoder("granitemoeshared", **_LOCAL, shared_intermediate_size=24),
+    "gte": _encoder("gte"),
+    "helium": _decoder("helium", head_dim=8),
+    "hunyuan_v1_dense": _decoder("hunyuan_v1_dense", head_dim=8),
+    "hunyuan_v1_moe": _decoder("hunyuan_v1_moe", head_dim=8, num_experts=4, moe_topk=2),
+    "hyperclovax": _decoder("hyperclovax", attention_multiplier=0.7),
+    "jais2": _decoder("jais2"),
+    "jina_embeddings_v3": _encoder("jina_embeddings_v3", **_MASK),
+    "llama": _decoder("llama", **_WIDE),
+    "mellum": _decoder("mellum", head_dim=8, **_EXPERTS),
+    "minimax_m2": _decoder("minimax_m2", head_dim=8, **_LOCAL),
+    "ministral": _decoder("ministral", head_dim=8, **_WINDOW, layer_types=_MIXED),
+    "mistral": _decoder("mistral", **_WINDOW, **_WIDE),
+    "mixtral": _decoder("mixtral", head_dim=8, **_WINDOW, **_LOCAL),
+    "modernbert": _encoder("modernbert", local_attention=8, cls_token_id=0, sep_token_id=0),
+    "modernbert-decoder": _encoder(
+        "modernbert-decoder", local_attention=8, cls_token_id=0, sep_token_id=0
+    ),
+    "nanochat": _decoder("nanochat"),
+    "nemotron": _decoder("nemotron", **_PARTIAL),
+    "nomic_bert": _encoder("nomic_bert"),
+    "olmo": _decoder("olmo"),
+    "olmo2": _decoder("olmo2"),
+    "olmo3": _decoder("olmo3", **_WINDOW, layer_types=_MIXED),
+    "olmoe": _decoder("olmoe", num_experts=4, num_experts_per_tok=2),
+    "opt": _named(
+        "opt", vocab_size=VOCABULARY, hidden_size=32, ffn_dim=48, num_hidden_layers=3,
+        num_attention_heads=4, max_position_embeddings=POSITIONS, word_embed_proj_dim=32,
+        bos_token_id=0, eos_token_id=0, pad_token_id=1,
+    ),
+    "persimmon": _encoder("persimmon", **_PARTIAL),
+    "phi": _decoder("phi", **_PARTIAL, qk_layernorm=True),
+    "phi3": _decoder("phi3", **_WINDOW),
+    "phimoe": _decoder("phimoe", **_WINDOW, **_LOCAL),
+    "qwen2": _decoder("qwen2"),
+    "qwen2_moe": _decoder("qwen2_moe", **_EXPERTS, shared_expert_intermediate_size=24),
+    "qwen3": _decoder("qwen3", **_WIDE),
+    "qwen3_moe": _decoder("qwen3_moe", head_dim=8, **_EXPERTS),
+    "roberta": _encoder("roberta", **_MASK),
+    "roberta-prelayernorm": _encoder("roberta-prelayernorm", **_MASK),
+    "seed_oss": _decoder("seed_oss", head_dim=8),
+    "smollm3": _decoder("smollm3", no_rope_layer_interval=2),
+    "solar_open": _decoder("solar_open", head_dim=8, **_ROUTED),
+    "stablelm": _decoder("stablelm", **_PARTIAL),
+    "starcoder2": _decoder("starcoder2", **_WINDOW),
+    "vaultgemma": _decoder("vaultgemma", **_WINDOW, head_dim=8, query_pre_attn_scalar=40),
+    "xlm-roberta": _encoder("xlm-roberta", **_MASK),
+    "xlm-roberta-xl": _encoder("xlm-roberta-xl", **_MASK),
+}  # fmt: skip
+
+# More ways to configure some of them.
+VARIANTS: dict[str, Callable[[], Any]] = {
     "gpt2-scaled-by-layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True),
     "llama-mha": lambda: _llama(num_key_value_heads=4),
     "llama-gqa": lambda: _llama(num_key_value_heads=2),
@@ -92,7 +228,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
             "original_max_position_embeddings": 16,
         }
     ),
-    "granite": lambda: GraniteConfig(
+    "granite-multipliers": lambda: GraniteConfig(
         **(
             _SIZES
             | {"num_key_value_heads": 2, "attention_multiplier": 0.6}
@@ -105,7 +241,6 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "mistral-open": lambda: MistralConfig(
         **(_SIZES | {"num_key_value_heads": 2, "sliding_window": None, "head_dim": 8})
     ),
-    "qwen2": lambda: Qwen2Config(**(_SIZES | {"num_key_value_heads": 2})),
     "qwen2-window-off": lambda: Qwen2Config(
         **(_SIZES | {"num_key_value_heads": 2, "sliding_window": 8, "use_sliding_window": False})
     ),
@@ -117,6 +252,8 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         )
     ),
 }
+
+CONFIGS = SUPPORTED | VARIANTS
 
 
 def randomise(network: nn.Module, seed: int = 0, std: float = 0.25) -> nn.Module:
@@ -132,6 +269,7 @@ def randomise(network: nn.Module, seed: int = 0, std: float = 0.25) -> nn.Module
 
 def save(config: Any, directory: Path, *, seed: int = 0, causal_lm: bool = False) -> Path:
     """A random checkpoint of this config with a tokenizer, as transformers stores it."""
+    quiet_transformers()
     kind = AutoModelForCausalLM if causal_lm else AutoModel
     network = randomise(kind.from_config(config), seed)
     network.save_pretrained(directory)

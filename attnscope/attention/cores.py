@@ -21,6 +21,7 @@ class Block:
     """Some rows of a layer's attention: queries [start, stop) over keys [low, low + S).
 
     weights is (B, H, t, S) float32, the softmax of scores; keys outside the block have weight 0.
+    Where the layer has a learned sink, rows sum to 1 - sink, (B, H, t).
     """
 
     layer: int
@@ -28,6 +29,7 @@ class Block:
     low: int
     weights: Tensor
     scores: Tensor
+    sink: Tensor | None = None
 
     @property
     def stop(self) -> int:
@@ -41,16 +43,21 @@ class Block:
 
     @cached_property
     def entropy(self) -> Tensor:
-        """Entropy of each row in nats, (B, H, t)."""
+        """Entropy of each row in nats, (B, H, t): -Σ w·ln w over the keys, without the sink."""
         # -Σ w·ln w with ln w = (score - top) + ln(greatest weight): one logarithm a row, not one
         # for every weight. From the top, because scores may share a large offset.
         below = self.scores - self.scores.amax(-1, keepdim=True)  # (B, H, t, S)
         mean_below = torch.einsum("bhts,bhts->bht", self.weights, below)  # (B, H, t)
-        return -self.weights.amax(-1).log() - mean_below
+        greatest = self.weights.amax(-1).clamp(min=torch.finfo(self.weights.dtype).tiny).log()
+        return -self.total(greatest) - mean_below
+
+    def total(self, each: Tensor) -> Tensor:
+        """What the row's weights sum to, times `each` (B, H, t)."""
+        return each if self.sink is None else each * (1 - self.sink)
 
 
-# (first query, first key, weights and scores (B, G, R, t, S))
-Show = Callable[[int, int, Tensor, Tensor], None]
+# (first query, first key, weights and scores (B, G, R, t, S), the sink's share (B, G, R, t))
+Show = Callable[[int, int, Tensor, Tensor, Tensor | None], None]
 
 
 def attention_scores(
@@ -73,6 +80,16 @@ def attention_scores(
     return scores
 
 
+def sink_softmax(scores: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """softmax of scores (B, G, R, t, S), and the share that a learned sink (G, R) takes from it."""
+    weights = torch.softmax(scores, dim=-1)  # (B, G, R, t, S)
+    if sink is None:
+        return weights, None
+    # The sink is one more term of the row's sum, so every weight shrinks by the same factor.
+    above = torch.logsumexp(scores, dim=-1) - sink.float()[None, :, :, None]  # (B, G, R, t)
+    return weights * torch.sigmoid(above)[..., None], torch.sigmoid(-above)
+
+
 def mix_values(weights: Tensor, value: Tensor) -> Tensor:
     """weights · value: (B, G, R, t, S) and (B, G, S, D) to (B, G, R, t, D)."""
     batch, groups, shared, rows, keys = weights.shape
@@ -88,10 +105,12 @@ def blocked(
     visibility: Visibility,
     show: Show,
     rows: int,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """Attention `rows` queries at a time, in O(rows · S) memory.
 
-    query (B, G, R, T, D), key and value (B, G, S, D); returns heads (B, G, R, T, D) in float32.
+    query (B, G, R, T, D), key and value (B, G, S, D), sink (G, R): a learned score
+    beside the keys'. Returns heads (B, G, R, T, D) in float32.
     """
     query, key, value = query.float(), key.float().contiguous(), value.float().contiguous()
     total = query.shape[3]
@@ -101,8 +120,8 @@ def blocked(
         low, high = visibility.key_range(start, stop)
         visible = visibility.block(start, stop)
         scores = attention_scores(query[..., start:stop, :], key[:, :, low:high], spec, visible)
-        weights = torch.softmax(scores, dim=-1)  # (B, G, R, t, S)
-        show(start, low, weights, scores)
+        weights, share = sink_softmax(scores, sink)  # (B, G, R, t, S), (B, G, R, t)
+        show(start, low, weights, scores, share)
         heads.append(mix_values(weights, value[:, :, low:high]))
     return torch.cat(heads, dim=3)  # (B, G, R, T, D)
 
@@ -114,6 +133,7 @@ def dense(
     spec: AttentionSpec,
     visibility: Visibility,
     show: Show,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """Attention of every row at once: one block. Arguments and result as in `blocked`."""
-    return blocked(query, key, value, spec, visibility, show, rows=query.shape[3])
+    return blocked(query, key, value, spec, visibility, show, query.shape[3], sink)

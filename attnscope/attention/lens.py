@@ -34,7 +34,7 @@ class Lens:
     """Probes by name, observers of every block, recorders of what stands around the weights.
 
     A recorder is called once a layer with query (B, H, T, D), key and value (B, G, S, D),
-    and z (B, H, T, D), the head outputs before W_O.
+    z (B, H, T, D), the head outputs before W_O, and sink (B, H, T), what a learned sink takes.
     """
 
     probes: Mapping[str, Probe] = field(default_factory=dict)

@@ -7,7 +7,7 @@ group, D d_head, C d_model, t queries in a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,18 @@ BLOCK_ROWS = 64
 
 @dataclass(frozen=True)
 class Projections:
-    """The four linear maps of a layer: W_Q (C to H·D), W_K and W_V (C to G·D), W_O (H·D to C)."""
+    """The four linear maps of a layer: W_Q (C to H·D), W_K and W_V (C to G·D), W_O (H·D to C).
+
+    Where the layer has them: the norms of query and key, and the learned sink (H,).
+    """
 
     query: nn.Module
     key: nn.Module
     value: nn.Module
     output: nn.Module
+    query_norm: nn.Module | None = None
+    key_norm: nn.Module | None = None
+    sink: nn.Parameter | None = None
 
 
 class MultiHeadAttention(nn.Module):
@@ -49,6 +55,10 @@ class MultiHeadAttention(nn.Module):
         made = projections or _new_projections(spec)
         self.W_Q, self.W_K = made.query, made.key
         self.W_V, self.W_O = made.value, made.output
+        normed = spec.qk_norm is not None
+        self.query_norm = made.query_norm if normed else None
+        self.key_norm = made.key_norm if normed else None
+        self.sink = made.sink if spec.sink else None
 
     def forward(
         self,
@@ -67,11 +77,23 @@ class MultiHeadAttention(nn.Module):
                 hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device
             )
         visibility = Visibility(valid, self.spec.causal, self.spec.window)
-        query, key, value = self.project(hidden_states)
-        query, key, value = self.split(query), self.split(key), self.split(value)
-        query, key = self.rotate(query, key, rotation)
+        query, key, value = self.prepare(hidden_states, rotation)
         heads = self.attend(query, key, value, visibility, lens)
         return self.mix(self.merge(heads).to(hidden_states.dtype))
+
+    def prepare(
+        self, hidden_states: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (B, H, T, D), key and value (B, G, S, D) as the scores take them."""
+        query, key, value = self.project(hidden_states)
+        query, key = self.normalise(query, key, "projection")
+        query, key, value = self.split(query), self.split(key), self.split(value)
+        if not self.spec.norm_after_rotary:
+            query, key = self.normalise(query, key, "head")
+        query, key = self.rotate(query, key, rotation)
+        if self.spec.norm_after_rotary:
+            query, key = self.normalise(query, key, "head")
+        return query, key, value
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x · W_Q, x · W_K, x · W_V."""
@@ -87,6 +109,17 @@ class MultiHeadAttention(nn.Module):
         heads = features.view(batch, rows, -1, self.spec.head_width)  # (B, T, H or G, D)
         return heads.transpose(1, 2)  # (B, H or G, T, D)
 
+    def normalise(self, query: Tensor, key: Tensor, over: str) -> tuple[Tensor, Tensor]:
+        """Norm query and key, where the layer norms over this much of them."""
+        if self.spec.qk_norm != over or self.query_norm is None or self.key_norm is None:
+            return query, key
+        if over == "projection":
+            return self.query_norm(query), self.key_norm(key)  # (B, T, H·D), (B, T, G·D)
+        # With the heads last but one: some norms have weights (H, D) of each head's own.
+        query = self.query_norm(query.transpose(1, 2)).transpose(1, 2)  # (B, H, T, D)
+        key = self.key_norm(key.transpose(1, 2)).transpose(1, 2)  # (B, G, T, D)
+        return query, key
+
     def rotate(
         self, query: Tensor, key: Tensor, rotation: Rotation | None
     ) -> tuple[Tensor, Tensor]:
@@ -95,7 +128,8 @@ class MultiHeadAttention(nn.Module):
             return query, key
         if rotation is None:
             raise ValueError("This layer is rotary: pass the rotation of its positions.")
-        return rotate(query, rotation), rotate(key, rotation)
+        pairs = self.spec.rotary_pairs
+        return rotate(query, rotation, pairs), rotate(key, rotation, pairs)
 
     def attend(
         self,
@@ -108,23 +142,34 @@ class MultiHeadAttention(nn.Module):
         """softmax(query · key * scale) · value; the lens sees the weights, nobody keeps them."""
         batch, n_heads, rows, width = query.shape
         groups, shared = self.spec.kv_heads, self.spec.group_size
-        grouped = query.view(batch, groups, shared, rows, width)  # (B, G, R, T, D)
+        grouped = query.reshape(batch, groups, shared, rows, width)  # (B, G, R, T, D)
+        sink = None if self.sink is None else self.sink.view(groups, shared)  # (G, R)
+        taken: list[Tensor] = []  # the sink's share of each row
 
-        def show(start: int, low: int, weights: Tensor, scores: Tensor) -> None:
-            if lens is not None:
-                flat = (t.view(batch, n_heads, *t.shape[3:]) for t in (weights, scores))
-                lens.see(Block(self.layer, start, low, *flat), visibility)  # (B, H, t, S)
+        def show(
+            start: int, low: int, weights: Tensor, scores: Tensor, share: Tensor | None
+        ) -> None:
+            if lens is None:
+                return
+            flat = (t.view(batch, n_heads, *t.shape[3:]) for t in (weights, scores))
+            block = Block(self.layer, start, low, *flat)  # (B, H, t, S)
+            if share is not None:
+                taken.append(share.view(batch, n_heads, -1))  # (B, H, t)
+                block = replace(block, sink=taken[-1])
+            lens.see(block, visibility)
 
         if lens is not None:
             lens.begin_layer()
         block = self.block_rows or self._automatic_rows(batch, rows)
         if block >= rows:
-            heads = dense(grouped, key, value, self.spec, visibility, show)  # (B, G, R, T, D)
+            heads = dense(grouped, key, value, self.spec, visibility, show, sink)  # (B, G, R, T, D)
         else:
-            heads = blocked(grouped, key, value, self.spec, visibility, show, block)
+            heads = blocked(grouped, key, value, self.spec, visibility, show, block, sink)
         z = heads.view(batch, n_heads, rows, width)  # (B, H, T, D)
         if lens is not None:
             around = {"query": query, "key": key, "value": value, "z": z}
+            if taken:
+                around["sink"] = torch.cat(taken, dim=-1)  # (B, H, T)
             lens.end_layer(self.layer, visibility, around)
         return z
 
@@ -150,4 +195,13 @@ def _new_projections(spec: AttentionSpec) -> Projections:
         key=nn.Linear(spec.d_model, shared, bias=spec.bias),
         value=nn.Linear(spec.d_model, shared, bias=spec.bias),
         output=nn.Linear(query, spec.d_model, bias=spec.bias),
+        query_norm=_new_norm(spec, query),
+        key_norm=_new_norm(spec, shared),
+        sink=nn.Parameter(torch.zeros(spec.n_heads)) if spec.sink else None,
     )
+
+
+def _new_norm(spec: AttentionSpec, width: int) -> nn.Module | None:
+    if spec.qk_norm is None:
+        return None
+    return nn.RMSNorm(width if spec.qk_norm == "projection" else spec.head_width)

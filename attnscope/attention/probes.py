@@ -90,13 +90,19 @@ class Offset(Targets):
 
 @dataclass(frozen=True)
 class Columns(Targets):
-    """Total weight on the keys marked in `keys`, (B, S) bool."""
+    """Total weight on the keys marked in `keys`, (B, S) bool; with `with_sink`, on a sink too."""
 
     keys: Tensor
+    with_sink: bool = False
 
     def read(self, block: Block, visibility: Visibility) -> Tensor:
         marks = self.keys[:, block.low : block.high].float()  # (B, S)
-        return (block.weights @ marks[:, None, :, None]).squeeze(-1)  # (B, H, t)
+        found = (block.weights @ marks[:, None, :, None]).squeeze(-1)  # (B, H, t)
+        return self.add_sink(found, block)
+
+    def add_sink(self, found: Tensor, block: Block) -> Tensor:
+        """The weight found, (B, H, t), and the sink's share where that was asked."""
+        return found + block.sink if self.with_sink and block.sink is not None else found
 
     def visible(self, visibility: Visibility) -> Tensor:
         return visibility.count(self.keys)
@@ -116,7 +122,8 @@ def read_all(
         batch, n_heads, rows, keys = block.weights.shape
         found = block.weights.view(batch, n_heads * rows, keys) @ here  # (B, H·t, P)
         each = found.view(batch, n_heads, rows, -1).unbind(-1)
-        answers |= dict(zip(columns, each, strict=True))
+        for (name, probe), answer in zip(columns.items(), each, strict=True):
+            answers[name] = probe.add_sink(answer, block)
     return answers
 
 
@@ -169,13 +176,13 @@ class Breadth(Probe):
 
 @dataclass(frozen=True)
 class Distance(Probe):
-    """Mean distance |i - j| to the keys looked at, in tokens."""
+    """Mean distance |i - j| to the keys looked at, in tokens; a learned sink is no distance."""
 
     def read(self, block: Block, visibility: Visibility) -> Tensor:
         device = block.weights.device
         query = torch.arange(block.start, block.stop, device=device).float()  # (t,)
         key = torch.arange(block.low, block.high, device=device).float()  # (S,)
         if visibility.causal:
-            return query - block.weights @ key  # (B, H, t)
+            return block.total(query) - block.weights @ key  # (B, H, t)
         apart = (query[:, None] - key[None, :]).abs()  # (t, S)
         return (block.weights * apart).sum(-1)  # (B, H, t)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 from attnscope.errors import UsageError
 
+ROTARY_PAIRS = ("halves", "neighbours")
+QK_NORMS = (None, "head", "projection")
+
 
 @dataclass(frozen=True)
 class AttentionSpec:
@@ -27,10 +30,15 @@ class AttentionSpec:
     window: int | None = None  # keys a query sees, itself included; None: all
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     rotary: bool = False  # cos and sin come with each forward
+    rotary_width: int | None = None  # features of a head that turn, its first ones; None: all
+    rotary_pairs: str = "halves"  # feature d turns with d + width/2; "neighbours": 2d with 2d + 1
+    qk_norm: str | None = None  # query and key normed by "head", or over the whole "projection"
+    norm_after_rotary: bool = False  # where qk_norm is by head
+    sink: bool = False  # a learned score per head that takes weight from every row
     bias: bool = False  # only when the projections are made here
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "n_heads", "n_kv_heads", "d_head", "window"):
+        for name in ("d_model", "n_heads", "n_kv_heads", "d_head", "window", "rotary_width"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1.")
@@ -44,8 +52,17 @@ class AttentionSpec:
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: "
                 "give d_head explicitly, or change one of the two."
             )
-        if self.rotary and self.head_width % 2:
-            raise UsageError(f"Rotary embedding turns pairs: d_head {self.head_width} is odd.")
+        if self.rotary and self.turned_width % 2:
+            name = "d_head" if self.rotary_width is None else "rotary_width"
+            raise UsageError(f"Rotary embedding turns pairs: {name} {self.turned_width} is odd.")
+        if self.rotary and self.turned_width > self.head_width:
+            raise UsageError(
+                f"rotary_width {self.turned_width} is more than d_head {self.head_width}."
+            )
+        _check("rotary_pairs", self.rotary_pairs, ROTARY_PAIRS)
+        _check("qk_norm", self.qk_norm, QK_NORMS)
+        if self.norm_after_rotary and self.qk_norm == "projection":
+            raise UsageError("A norm over the whole projection comes before the rotary embedding.")
 
     @property
     def kv_heads(self) -> int:
@@ -61,6 +78,11 @@ class AttentionSpec:
     def head_width(self) -> int:
         """Width of one head, D."""
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+    @property
+    def turned_width(self) -> int:
+        """Features of a head that the rotary embedding turns."""
+        return self.head_width if self.rotary_width is None else self.rotary_width
 
     @property
     def scaling(self) -> float:
@@ -81,3 +103,8 @@ class AttentionSpec:
     def with_changes(self, **changes: object) -> AttentionSpec:
         """A copy with some fields replaced, checked again."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _check(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}: choose from {', '.join(map(str, known))}.")

@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 
+def in_reach(query: Tensor, key: Tensor, causal: bool, window: int | None) -> Tensor:
+    """Elementwise: would `query` see `key`, were both tokens? Positions may be of any size."""
+    seen = key <= query if causal else torch.ones_like(key <= query)
+    return seen if window is None else seen & ((query - key).abs() < window)
+
+
 @dataclass(frozen=True)
 class Visibility:
     """Key j is visible to query i when it is a token, not later if causal, and nearer than window.
@@ -64,11 +70,7 @@ class Visibility:
         """Elementwise: is `key` visible to `query` in text `batch`? Indices outside are not."""
         inside = (key >= 0) & (key < self.n_keys)
         seen = inside & self.valid[batch, key.clamp(0, self.n_keys - 1)]
-        if self.causal:
-            seen = seen & (key <= query)
-        if self.window is not None:
-            seen = seen & ((query - key).abs() < self.window)
-        return seen
+        return seen & in_reach(query, key, self.causal, self.window)
 
     def count(self, marked: Tensor | None = None) -> Tensor:
         """How many (marked) keys each query sees, (B, T) int64. `marked` is (B, T) bool."""

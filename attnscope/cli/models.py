@@ -18,14 +18,21 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_(form: FormatOption = Format.table, output: Output = None) -> None:
+def list_(
+    architectures: Annotated[
+        bool, typer.Option("--architectures", help="List the architectures tested instead.")
+    ] = False,
+    form: FormatOption = Format.table,
+    output: Output = None,
+) -> None:
     """List the checkpoints known by name, and whether they are here."""
-    rows = _rows()
+    rows, table = (_architectures(), _types) if architectures else (_rows(), _table)
     if form is Format.table:
-        emit(_table(rows), output)
+        emit(table(rows), output)
+    elif form is Format.json:
+        emit_text(_json(), output)
     else:
-        write = {Format.json: _json, Format.csv: _csv, Format.markdown: _markdown}[form]
-        emit_text(write(rows), output)
+        emit_text({Format.csv: _csv, Format.markdown: _markdown}[form](rows), output)
 
 
 @app.command()
@@ -48,6 +55,26 @@ def pull(
         with progress(quiet) as report:
             directory = fetch(checkpoint.name, report)
         emit_text(f"{directory}\n", None)
+
+
+def _architectures() -> list[dict[str, Any]]:
+    from attnscope.models.supported import SUPPORTED
+
+    return [{"model_type": name, "layout": layout} for name, layout in SUPPORTED.items()]
+
+
+def _types(rows: list[dict[str, Any]]) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("model type", "layout"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(Text(row["model_type"]), Text(row["layout"]))
+    others = "Others are tried, and accepted when the proof at loading holds."
+    return Group(table, Text(), Text(others, style="dim"))
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -77,7 +104,7 @@ def _table(rows: list[dict[str, Any]]) -> Group:
     return Group(table, Text(), Text(pull_hint, style="dim"))
 
 
-def _json(rows: list[dict[str, Any]]) -> str:
+def _json() -> str:
     import attnscope
     from attnscope.render.export import to_json
 
@@ -87,8 +114,8 @@ def _json(rows: list[dict[str, Any]]) -> str:
             "attnscope": attnscope.__version__,
             "model": None,
             "settings": {},
-            "models": rows,
-            "architectures": [],
+            "models": _rows(),
+            "architectures": _architectures(),
         }
     )
 

@@ -22,7 +22,7 @@ from attnscope.types import Head
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-EXTRAS = ("z", "contribution_norm", "query", "key", "value")
+EXTRAS = ("z", "contribution_norm", "query", "key", "value", "sink")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def capture(
     """The weights of the selected heads over one text, float32, on the CPU.
 
     `include` adds z (heads before W_O), contribution_norm (‖z · W_O‖ of each head), query, key
-    and value (key and value by key/value head). Raises RunError when memory would not be enough.
+    and value (key and value by key/value head), and sink, the share of each row that a learned
+    sink takes. Raises RunError when memory would not be enough.
     """
     unknown = next((name for name in include if name not in EXTRAS), None)
     if unknown is not None:
@@ -124,6 +125,8 @@ def capture(
             f"Unknown --include {unknown!r}: choose from {', '.join(EXTRAS)}."
             + did_you_mean(unknown, EXTRAS)
         )
+    if "sink" in include and not any(spec.sink for spec in model.specs):
+        raise UsageError(f"{model.id} has no learned sink: leave `sink` out of --include.")
     n = len(text)
     check_room(
         selection.count() * n * n * 4,
@@ -164,6 +167,9 @@ def _extra(
 ) -> Tensor:
     if name == "contribution_norm":
         return _contribution_norm(model, layer, around["z"][0])[chosen].cpu()  # (H, T)
+    if name == "sink":  # layers without one give it nothing
+        share = around.get("sink", around["z"].new_zeros(around["z"].shape[:3]))
+        return share[0, chosen].cpu()  # (H, T)
     found = around[name][0].float()  # (H or G, T, D)
     return (found if name in ("key", "value") else found[chosen]).cpu().contiguous()
 

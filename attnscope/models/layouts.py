@@ -2,17 +2,32 @@
 
 A layout looks at one module and either recognises its own way of storing a layer's attention or
 returns None. It never looks at the model's name, and it must account for every parameter it finds:
-a norm or a bias that it does not know makes it say no.
+a bias or a gate that it does not know makes it say no. Where the numbers of heads decide (a fused
+matrix can be cut in several ways), a layout offers every cut; `forms` finds the one in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor, nn
 
 from attnscope.attention.multihead import Projections
+
+# Names under which a layer keeps the norms of its query and key, and its learned sink.
+NORMS = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_layernorm", "key_layernorm"),
+    ("qk_norm", "qk_norm"),
+)
+SINKS = ("sinks", "sink", "attention_sink_bias")
+
+Sizes = tuple[int, int, int]  # query heads, key/value heads, width of a head
+Cut = Callable[[Sizes], Sequence[Projections]]
+Rows = Callable[[Tensor, Sizes], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -21,15 +36,18 @@ class Stored:
 
     `owner.name` is the module that ours replaces and `mixer` the module that applies W_O.
     Where that one lies outside (BERT), `outer.outer_name` holds it, to be bypassed.
+    `cut` gives the projections for known numbers of heads: every way that the layout allows.
     """
 
     layout: str
     owner: nn.Module
     name: str
     mixer: nn.Module
-    projections: Projections
+    cut: Cut
     outer: nn.Module | None = None
     outer_name: str = ""
+    norms: tuple[nn.Module, nn.Module] | None = None
+    sink: nn.Parameter | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -37,56 +55,103 @@ class Stored:
         module: nn.Module = getattr(self.owner, self.name)
         return module
 
+    def projections(self, sizes: Sizes) -> list[Projections]:
+        """Every way to read W_Q, W_K, W_V and W_O out of it."""
+        query_norm, key_norm = self.norms or (None, None)
+        return [
+            replace(cut, query_norm=query_norm, key_norm=key_norm, sink=self.sink)
+            for cut in self.cut(sizes)
+        ]
 
-def _parts(module: nn.Module) -> dict[str, nn.Module]:
-    """The children that hold parameters; empty when the module has parameters of its own."""
-    if next(module.parameters(recurse=False), None) is not None:
-        return {}
-    return {
+
+@dataclass(frozen=True)
+class _Parts:
+    """A module taken apart: the children that hold parameters, its norms, its learned sink."""
+
+    children: dict[str, nn.Module]
+    norms: tuple[nn.Module, nn.Module] | None = None
+    sink: nn.Parameter | None = None
+    unknown: set[str] = field(default_factory=set)  # parameters of its own that are no sink
+
+
+def _parts(module: nn.Module) -> _Parts:
+    own = dict(module.named_parameters(recurse=False))
+    sinks = [name for name in SINKS if name in own]
+    norms = next((pair for pair in NORMS if all(hasattr(module, name) for name in pair)), None)
+    pair = (getattr(module, norms[0]), getattr(module, norms[1])) if norms else None
+    children = {
         name: child
         for name, child in module.named_children()
-        if next(child.parameters(), None) is not None
+        if next(child.parameters(), None) is not None and name not in (norms or ())
     }
+    sink = own[sinks[0]] if sinks else None
+    return _Parts(children, pair, sink, set(own) - set(sinks[:1]))
 
 
-def _separate(owner: nn.Module, name: str) -> Stored | None:
-    """q_proj, k_proj, v_proj, o_proj: Llama and the many that are built like it."""
-    parts = _parts(getattr(owner, name))
-    if set(parts) != {"q_proj", "k_proj", "v_proj", "o_proj"}:
-        return None
-    projections = Projections(parts["q_proj"], parts["k_proj"], parts["v_proj"], parts["o_proj"])
-    return Stored("separate q/k/v/o", owner, name, parts["o_proj"], projections)
+def _separate(layout: str, names: tuple[str, str, str, str]) -> Layout:
+    """Four modules inside, W_Q, W_K, W_V and W_O."""
+
+    def look(owner: nn.Module, name: str, parts: _Parts) -> Stored | None:
+        if set(parts.children) != set(names):
+            return None
+        query, key, value, output = (parts.children[part] for part in names)
+        cut = Projections(query, key, value, output)
+        return Stored(layout, owner, name, output, lambda _: [cut])
+
+    return look
 
 
-def _bert(owner: nn.Module, name: str) -> Stored | None:
+def _bert(owner: nn.Module, name: str, parts: _Parts) -> Stored | None:
     """query, key, value inside, and output.dense beside the residual and its norm."""
-    parts = _parts(getattr(owner, name))
-    output = getattr(owner, "output", None)
-    if set(parts) != {"query", "key", "value"} or not isinstance(
+    inside, output = parts.children, getattr(owner, "output", None)
+    if set(inside) != {"query", "key", "value"} or not isinstance(
         mixer := getattr(output, "dense", None), nn.Linear
     ):
         return None
-    projections = Projections(parts["query"], parts["key"], parts["value"], mixer)
-    return Stored("query/key/value", owner, name, mixer, projections, output, "dense")
+    cut = Projections(inside["query"], inside["key"], inside["value"], mixer)
+    return Stored("query/key/value", owner, name, mixer, lambda _: [cut], output, "dense")
 
 
-def _gpt2(owner: nn.Module, name: str) -> Stored | None:
-    """c_attn holds W_Q, W_K, W_V side by side, (C, 3·C): transposed to what Linear stores."""
-    parts = _parts(getattr(owner, name))
-    if set(parts) != {"c_attn", "c_proj"}:
-        return None
-    fused, mixer = parts["c_attn"], parts["c_proj"]
-    if type(fused).__name__ != "Conv1D" or type(mixer).__name__ != "Conv1D":
-        return None
-    weights, biases = _parameter(fused, "weight").chunk(3, 1), _parameter(fused, "bias").chunk(3)
-    query, key, value = (
-        _linear(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)
-    )
-    output = _linear(_parameter(mixer, "weight").T, _parameter(mixer, "bias"))
-    return Stored("fused c_attn", owner, name, mixer, Projections(query, key, value, output))
+def _fused(layout: str, inner: str, outer: str) -> Layout:
+    """One module holds W_Q, W_K and W_V: one after the other, or group by group."""
+
+    def look(owner: nn.Module, name: str, parts: _Parts) -> Stored | None:
+        if set(parts.children) != {inner, outer}:
+            return None
+        fused, mixer = parts.children[inner], parts.children[outer]
+        weight, bias = _weight(fused), getattr(fused, "bias", None)
+        output = _linear(_weight(mixer), getattr(mixer, "bias", None))
+
+        def cut(sizes: Sizes) -> list[Projections]:
+            n_heads, groups, width = sizes
+            if weight.shape[0] != (n_heads + 2 * groups) * width:
+                return []
+            return [
+                _cut(weight, bias, output, sizes, rows)
+                for rows in (_one_after_the_other, _group_by_group, _four_shards)
+            ]
+
+        return Stored(layout, owner, name, mixer, cut)
+
+    return look
 
 
-LAYOUTS: tuple[Callable[[nn.Module, str], Stored | None], ...] = (_separate, _bert, _gpt2)
+Layout = Callable[[nn.Module, str, _Parts], Stored | None]
+
+LAYOUTS: tuple[Layout, ...] = (
+    _separate("separate q/k/v/o", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    _separate("separate q/k/v/out", ("q_proj", "k_proj", "v_proj", "out_proj")),
+    _separate("separate q/k/v/dense", ("q_proj", "k_proj", "v_proj", "dense")),
+    _separate("q_lin/k_lin/v_lin", ("q_lin", "k_lin", "v_lin", "out_lin")),
+    _separate("Wq/Wk/Wv", ("Wq", "Wk", "Wv", "dense")),
+    _separate("separate q/k/v/o", ("q_proj", "k_proj", "v_proj", "Wo")),
+    _bert,
+    _fused("fused c_attn", "c_attn", "c_proj"),
+    _fused("fused qkv_proj", "qkv_proj", "o_proj"),
+    _fused("fused qkv_proj", "qkv_proj", "out_proj"),
+    _fused("fused query_key_value", "query_key_value", "dense"),
+    _fused("fused Wqkv", "Wqkv", "Wo"),
+)
 
 
 def find_attention(network: nn.Module) -> list[Stored]:
@@ -94,16 +159,55 @@ def find_attention(network: nn.Module) -> list[Stored]:
     found = []
     for owner in network.modules():
         for name, child in owner.named_children():
-            if any(child.children()):
-                stored = next((s for layout in LAYOUTS if (s := layout(owner, name))), None)
-                if stored is not None:
-                    found.append(stored)
+            if any(child.children()) and (stored := _look(owner, name, child)) is not None:
+                found.append(stored)
     return found
 
 
-def _parameter(module: nn.Module, name: str) -> Tensor:
-    parameter: Tensor = getattr(module, name).data
-    return parameter
+def _look(owner: nn.Module, name: str, module: nn.Module) -> Stored | None:
+    parts = _parts(module)
+    if parts.unknown:
+        return None
+    stored = next((s for layout in LAYOUTS if (s := layout(owner, name, parts))), None)
+    return replace(stored, norms=parts.norms, sink=parts.sink) if stored else None
+
+
+def _weight(module: nn.Module) -> Tensor:
+    """The weight as Linear stores it, (out, in); GPT-2's Conv1D stores it transposed."""
+    weight: Tensor = module.weight.data  # type: ignore[assignment]
+    return weight.T if type(module).__name__ == "Conv1D" else weight
+
+
+def _cut(
+    weight: Tensor, bias: Tensor | None, output: nn.Module, sizes: Sizes, rows: Rows
+) -> Projections:
+    biases = rows(bias.data, sizes) if bias is not None else (None, None, None)
+    query, key, value = map(_linear, rows(weight, sizes), biases)
+    return Projections(query, key, value, output)
+
+
+def _one_after_the_other(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
+    """All of W_Q, all of W_K, all of W_V."""
+    n_heads, groups, width = sizes
+    return torch.split(fused, [n_heads * width, groups * width, groups * width])
+
+
+def _group_by_group(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
+    """For each key/value head: its query heads, its key, its value. This is a copy."""
+    n_heads, groups, width = sizes
+    shared = n_heads // groups
+    by_group = fused.view(groups, shared + 2, width, *fused.shape[1:])  # (G, R + 2, D, ...)
+    parts = torch.split(by_group, [shared, 1, 1], dim=1)
+    return tuple(part.flatten(0, 2) for part in parts)
+
+
+def _four_shards(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
+    """CodeGen: as four machines held it, each its part of query, value, key. This is a copy."""
+    n_heads, groups, _ = sizes
+    if n_heads != groups or fused.shape[0] % 12:
+        return _one_after_the_other(fused, sizes)
+    query, value, key = fused.view(4, 3, -1, *fused.shape[1:]).unbind(1)  # 3 × (4, H·D/4, ...)
+    return query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -112,5 +216,5 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     made.in_features, made.out_features = weight.shape[1], weight.shape[0]
     made.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
-        made.bias = nn.Parameter(bias, requires_grad=False)
+        made.bias = nn.Parameter(bias.data, requires_grad=False)
     return made

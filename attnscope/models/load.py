@@ -23,7 +23,8 @@ from attnscope.models.network import (
     read_network,
 )
 from attnscope.models.quiet import quiet_transformers
-from attnscope.models.seam import OURS, Pass, Seat, read_layers, take_seats, use_attention
+from attnscope.models.reading import blind_spot, read_layers
+from attnscope.models.seam import OURS, Pass, Seat, take_seats, use_attention
 from attnscope.models.sources import Source, resolve
 from attnscope.models.text import Reader
 from attnscope.plain import visible
@@ -173,7 +174,7 @@ def _with_our_attention(
     refuse: bool,
 ) -> Model:
     try:
-        stored, specs = read_layers(network, find_attention(network))
+        layers = read_layers(network, find_attention(network), reader.max_positions)
     except CheckpointError:
         raise
     except AttnscopeError as error:  # the spec does not accept the checkpoint's numbers
@@ -182,9 +183,14 @@ def _with_our_attention(
     def run(ids: Tensor) -> tuple[Tensor, Tensor | None]:
         return _forward(network, ids, None)
 
-    theirs = proof.hear_transformers(network, stored, ids, run)
+    theirs = proof.hear_transformers(network, layers.stored, ids, run)
     running = Pass()
-    seats = take_seats(stored, specs, running)
+    seats = take_seats(layers.stored, layers.forms, running)
+    blind = blind_spot(layers, [seat.attention.spec for seat in seats])
+    if refuse and blind is not None:
+        raise CheckpointError(
+            f"{visible(source.name)} is refused: {blind}, unlike in transformers' own mask."
+        )
     use_attention(network, OURS)
     parity = proof.prove(theirs, seats, running, ids, run)
     if refuse and parity.failure is not None:
@@ -196,9 +202,9 @@ def _with_our_attention(
     return Model(
         id=source.name,
         family=config.model_type,
-        shape=_shape(config, specs, reader),
-        specs=tuple(specs),
-        layout=stored[0].layout,
+        shape=_shape(config, layers.specs, reader),
+        specs=tuple(layers.specs),
+        layout=layers.stored[0].layout,
         parity=parity,
         reader=reader,
         network=network,

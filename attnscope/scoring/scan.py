@@ -22,7 +22,7 @@ def questions(batch: TokenBatch, causal: bool) -> dict[str, Probe]:
     rows = batch.valid & ~batch.special
     later = rows.clone()
     later[:, 0] = False  # the first token can rest on nothing but itself
-    probes["resting"] = Columns(later, resting_places(batch))
+    probes["resting"] = Columns(later, resting_places(batch), with_sink=True)
     probes["entropy"] = Entropy(rows)
     probes["distance"] = Distance(rows)
     return probes

@@ -26,14 +26,22 @@ def draw(seen: Visibility, groups: int, shared: int, width: int, seed: int) -> t
 
 
 def by_hand(
-    query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, mask: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    spec: AttentionSpec,
+    mask: Tensor,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """scale, then cap, then mask, then softmax, in float64: weights (B, G, R, T, T) and heads."""
     scores = torch.einsum("bgrtd,bgsd->bgrts", query.double(), key.double()) * spec.scaling
     if spec.softcap is not None:
         scores = spec.softcap * torch.tanh(scores / spec.softcap)
     scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
-    weights = torch.nan_to_num(scores.softmax(-1))
+    if sink is not None:  # one more column, dropped again
+        column = sink.double()[None, :, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = torch.nan_to_num(scores.softmax(-1))[..., : mask.shape[-1]]
     return weights, torch.einsum("bgrts,bgsd->bgrtd", weights, value.double())
 
 
@@ -43,10 +51,16 @@ def by_hand(
     groups=st.integers(1, 2),
     shared=st.integers(1, 3),
     softcap=st.sampled_from([None, 5.0]),
+    with_sink=st.booleans(),
     seed=st.integers(0, 2**20),
 )
 def test_every_block_gives_the_formula(
-    seen: Visibility, groups: int, shared: int, softcap: float | None, seed: int
+    seen: Visibility,
+    groups: int,
+    shared: int,
+    softcap: float | None,
+    with_sink: bool,
+    seed: int,
 ) -> None:
     width = 4
     spec = AttentionSpec(
@@ -55,16 +69,33 @@ def test_every_block_gives_the_formula(
     )  # fmt: skip
     query, key, value = draw(seen, groups, shared, width, seed)
     mask = full_mask(seen)
-    expected, mixed = by_hand(query, key, value, spec, mask)
+    sink = torch.randn(groups, shared) * 3 if with_sink else None
+    expected, mixed = by_hand(query, key, value, spec, mask, sink)
     real = seen.valid & mask.any(-1)  # a row of padding may hold anything
     for rows in range(1, seen.n_keys + 1):
         found = torch.zeros_like(expected, dtype=torch.float32)
 
-        def show(start: int, low: int, weights: Tensor, _: Tensor, into: Tensor = found) -> None:
+        shares = []
+
+        def show(
+            start: int,
+            low: int,
+            weights: Tensor,
+            _: Tensor,
+            share: Tensor | None,
+            into: Tensor = found,
+            keep: list[Tensor | None] = shares,
+        ) -> None:
             stop, high = start + weights.shape[3], low + weights.shape[4]
             into[:, :, :, start:stop, low:high] = weights
+            keep.append(share)
 
-        heads = blocked(query, key, value, spec, seen, show, rows)
+        heads = blocked(query, key, value, spec, seen, show, rows, sink)
+        if sink is not None:
+            total = found.sum(-1) + torch.cat(shares, dim=3)
+            torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
+        else:
+            assert set(shares) == {None}
         assert torch.isfinite(heads).all()
         where = real[:, None, None, :, None]
         assert ((found - expected) * where).abs().max() <= 1e-5
@@ -87,7 +118,7 @@ def test_a_block_is_never_wider_than_its_window() -> None:
     spec = AttentionSpec(d_model=8, n_heads=2)
     widths = []
     query, key, value = draw(seen, 2, 1, 4, 0)
-    blocked(query, key, value, spec, seen, lambda _, __, w, ___: widths.append(w.shape[-1]), 4)
+    blocked(query, key, value, spec, seen, lambda _, __, w, *___: widths.append(w.shape[-1]), 4)
     assert max(widths) == 4 + 8 - 1
 
 
@@ -96,7 +127,7 @@ def test_scores_are_float32_whatever_comes_in() -> None:
     spec = AttentionSpec(d_model=8, n_heads=2)
     kinds = []
     half = [part.bfloat16() for part in draw(seen, 2, 1, 4, 0)]
-    heads = dense(*half, spec, seen, lambda _, __, w, ___: kinds.append(w.dtype))
+    heads = dense(*half, spec, seen, lambda _, __, w, *___: kinds.append(w.dtype))
     assert kinds == [torch.float32]
     assert heads.dtype == torch.float32
 

@@ -21,6 +21,7 @@ from attnscope.attention.probes import (
     Offset,
     Pairs,
     Probe,
+    read_all,
 )
 from attnscope.attention.visibility import Visibility
 from tests.attention.test_visibility import full_mask, visibilities
@@ -229,3 +230,22 @@ def test_probes_of_one_kind_are_read_together_and_not_mixed_up() -> None:
         torch.testing.assert_close(together.raw, alone.raw, atol=1e-6, rtol=0)
         assert torch.equal(together.rows, alone.rows)
         assert torch.equal(together.chance, alone.chance)
+
+
+def test_a_learned_sink_is_neither_spread_nor_distance() -> None:
+    """Rows of half the weight: everything asked of the keys is half as much."""
+    seen = Visibility(torch.ones(1, 6, dtype=torch.bool), causal=True)
+    whole = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).tril()
+    whole = whole / whole.sum(-1, keepdim=True)
+    share = torch.full((1, 2, 6), 0.5)
+    scores = whole.clamp(min=1e-38).log()
+    plain, sunk = Block(0, 0, 0, whole, scores), Block(0, 0, 0, whole / 2, scores, share)
+    rows, keys = torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, 6, dtype=torch.bool)
+    keys[0, 0] = True
+    for probe in (Distance(rows), Columns(rows, keys), Offset(rows, (0, -1))):
+        torch.testing.assert_close(probe.read(sunk, seen), probe.read(plain, seen) / 2)
+    both = Columns(rows, keys, with_sink=True)
+    torch.testing.assert_close(both.read(sunk, seen), whole[..., 0] / 2 + 0.5)
+    assert torch.equal(read_all({"it": both}, sunk, seen)["it"], both.read(sunk, seen))
+    by_hand = -torch.special.xlogy(whole / 2, whole / 2).sum(-1)
+    torch.testing.assert_close(sunk.entropy, by_hand, atol=1e-5, rtol=0)

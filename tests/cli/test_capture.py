@@ -100,6 +100,33 @@ def test_selected_heads_say_which_they_are(checkpoint: Checkpoint, tmp_path: Pat
     assert set(both) == {"input_ids", "attention.1", "heads.1"}
 
 
+def test_the_share_of_a_learned_sink(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Rows keep what the sink leaves: they are never brought back to 1."""
+    directory = checkpoint("gpt_oss")
+    extra = "sink,query,key"
+    found, _ = capture(tmp_path / "w.npz", directory, "--include", extra, "--heads", "1.1,1.2")
+    share, weights = found["sink.1"], found["attention.1"]
+    assert share.shape == weights.shape[:2] == (2, len(found["input_ids"]))
+    torch.testing.assert_close(weights.sum(-1) + share, torch.ones_like(share))
+    attention = attnscope.load(str(directory)).seats[1].attention
+    key = found["key.1"].repeat_interleave(2, 0)[[1, 2]]
+    scores = found["query.1"] @ key.mT * attention.spec.scaling
+    scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+    sink = attention.sink[[1, 2]][:, None, None].expand(-1, scores.shape[1], 1)
+    by_hand = torch.cat((scores, sink), dim=-1).softmax(-1)[..., -1]
+    assert (share - by_hand).abs().max() <= 1e-5
+    assert share.min() > 0
+
+
+def test_no_learned_sink_no_share(
+    checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = str(checkpoint("bert"))
+    words = ["capture", "the cat", "-o", str(tmp_path / "w.npz"), "--include", "sink"]
+    assert run([*words, "--model", directory]) == 2
+    assert "learned sink" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["llama-gqa", "bert", "gpt2"])
 def test_what_stands_around_the_weights(name: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """z is weights · value by key/value head; the weights come back from query and key."""

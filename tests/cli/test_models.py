@@ -11,6 +11,7 @@ import pytest
 
 from attnscope.cli.app import run
 from attnscope.models import catalogue, pull
+from attnscope.models.supported import SUPPORTED
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,18 @@ def test_list_as_csv_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| name | source | family | ready | bytes | licence |"
     assert len(lines) == 2 + len(rows)
+
+
+def test_architectures_are_the_supported_table(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = [{"model_type": name, "layout": layout} for name, layout in SUPPORTED.items()]
+    assert run(["models", "list", "--architectures", "-F", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["architectures"] == wanted
+    assert run(["models", "list", "--architectures", "-F", "csv"]) == 0
+    assert list(csv.DictReader(io.StringIO(capsys.readouterr().out))) == wanted
+    assert run(["models", "list", "--architectures"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : len(wanted) + 1]] == list(SUPPORTED)
+    assert "proof" in lines[-1]
 
 
 def test_list_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

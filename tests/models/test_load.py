@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
+    AlbertConfig,
     AutoModel,
-    BertConfig,
-    CohereConfig,
-    GPTJConfig,
-    GPTNeoXConfig,
-    ModernBertConfig,
-    Qwen3Config,
-    StableLmConfig,
+    BloomConfig,
+    DeepseekV2Config,
+    FalconConfig,
+    Ministral3Config,
+    OlmoConfig,
     T5Config,
 )
 
@@ -110,7 +109,7 @@ def test_scores_are_divided_by_the_root_of_the_head_width(
 
 
 def test_granite_scales_by_its_own_number(checkpoint: Checkpoint) -> None:
-    model = attnscope.load(str(checkpoint("granite")))
+    model = attnscope.load(str(checkpoint("granite-multipliers")))
     assert [spec.scaling for spec in model.specs] == [0.6] * 3
 
 
@@ -361,20 +360,25 @@ SMALL: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (lambda: Qwen3Config(**SMALL), "q_norm"),
-        (lambda: GPTNeoXConfig(**SMALL), "query_key_value"),
         (lambda: T5Config(vocab_size=320, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4,
                           decoder_start_token_id=0), "encoder-decoder"),
-        (lambda: CohereConfig(**SMALL), "layer 0 differs"),  # rotates neighbours, not halves
-        (lambda: BertConfig(**SMALL, is_decoder=True, add_cross_attention=True), "4 are stored"),
-        # Only a part of each head is rotated.
-        (lambda: StableLmConfig(**SMALL), "stablelm"),
-        (lambda: GPTJConfig(vocab_size=320, n_embd=32, n_layer=2, n_head=4, rotary_dim=4,
-                            n_positions=64), "gptj"),
-        # Its attention module calls the interface, and answers with a single tensor.
-        (lambda: ModernBertConfig(**SMALL, sep_token_id=0, cls_token_id=0), "modernbert"),
+        # Its layers share one module, which does more than attend.
+        (lambda: AlbertConfig(**SMALL, embedding_size=32), "albertattention"),
+        # Keys and values of another width (MLA).
+        (lambda: DeepseekV2Config(**SMALL, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
+                                  qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=2,
+                                  num_experts_per_tok=1, first_k_dense_replace=2), "another width"),
+        # Attention of its own, which no seam reaches.
+        (lambda: BloomConfig(vocab_size=320, hidden_size=32, n_layer=2, n_head=4), "0 of 2 layers"),
+        (lambda: FalconConfig(**SMALL), "0 of 2 layers"),
+        # Values that are clipped: small ones hide it.
+        (lambda: OlmoConfig(**SMALL, clip_qkv=8.0), "large numbers"),
+        # A query scale that grows with the position: the first tokens hide it.
+        (lambda: Ministral3Config(**SMALL, rope_parameters={
+            "rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.1}), "far into a text"),
     ],
-    ids=["qwen3", "gpt-neox", "t5", "cohere", "cross-attention", "stablelm", "gpt-j", "modernbert"],
+    ids=["t5", "albert", "mla", "bloom", "falcon", "clipped", "scaled-by-position"],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused(
     config: Callable[[], Any], told: str, tmp_path: Path

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
 import attnscope
 from attnscope.attention.multihead import MultiHeadAttention
+from attnscope.attention.rotary import Rotation
 from attnscope.cli.app import run
 from attnscope.models import load
 from attnscope.models.seam import Seat, take_seats
@@ -56,7 +58,59 @@ def _rotate_the_query_only(attention: MultiHeadAttention) -> None:
     )
 
 
+def _rotate_with(change: Callable[[Rotation], Rotation]) -> Fault:
+    def plant(attention: MultiHeadAttention) -> None:
+        real = attention.rotate
+        attention.rotate = lambda query, key, rotation: real(  # type: ignore[method-assign]
+            query, key, change(rotation)
+        )
+
+    return plant
+
+
+def _another_base(rotation: Rotation) -> Rotation:
+    angles = torch.atan2(rotation.sin, rotation.cos) * 0.9
+    return Rotation(angles.cos(), angles.sin())
+
+
+def _one_later(rotation: Rotation) -> Rotation:
+    return Rotation(rotation.cos.roll(1, 1), rotation.sin.roll(1, 1))
+
+
+def _without_sink(attention: MultiHeadAttention) -> None:
+    attention.sink = None
+
+
+def _norm_of_the_query_only(attention: MultiHeadAttention) -> None:
+    attention.key_norm = nn.Identity()
+
+
+def _norms_swapped(attention: MultiHeadAttention) -> None:
+    attention.query_norm, attention.key_norm = attention.key_norm, attention.query_norm
+
+
 FAULTS: dict[str, tuple[str, Fault]] = {
+    "dropped norm by head": ("qwen3", _spec(qk_norm=None)),
+    "dropped norm over the projection": ("olmo2", _spec(qk_norm=None)),
+    "dropped norm of the key": ("gemma3_text", _norm_of_the_query_only),
+    "norms swapped": ("qwen3", _norms_swapped),
+    "norm after rotary": ("qwen3", _spec(norm_after_rotary=True)),
+    "norm before rotary": ("hunyuan_v1_dense", _spec(norm_after_rotary=False)),
+    "rotary turns neighbours": ("llama-gqa", _spec(rotary_pairs="neighbours")),
+    "rotary turns halves": ("cohere", _spec(rotary_pairs="halves")),
+    "rotary of another base": ("llama-gqa", _rotate_with(_another_base)),
+    "rotary backwards": ("glm", _rotate_with(lambda r: Rotation(r.cos, -r.sin))),
+    "rotary of other positions": ("phi", _rotate_with(_one_later)),
+    "rotary in part": (
+        "llama-gqa",
+        _rotate_with(lambda r: Rotation(r.cos[..., :4], r.sin[..., :4])),
+    ),
+    "no rotary where only some layers have it": ("smollm3", _spec(rotary=False)),
+    "lost window in some layers": ("gemma2", _spec(window=None)),
+    "the window in every layer": ("gemma3_text", _spec(window=8)),
+    "lost softcap": ("gemma2", _spec(softcap=None)),
+    "lost multiplier": ("granite", _spec(scale=None)),
+    "lost sink": ("gpt_oss", _without_sink),
     "scaled by the model's width": ("llama-gqa", _spec(scale=32**-0.5)),
     "not scaled": ("bert", _spec(scale=1.0)),
     "no rotary": ("llama-gqa", _spec(rotary=False)),
@@ -108,6 +162,23 @@ def test_a_planted_fault_is_refused(
     assert directory in err
     assert "refused" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("window", [None, 4095, 4097, 24])
+def test_a_wrong_window_longer_than_the_proof_is_refused(
+    window: int | None,
+    plant: Callable[[Fault, int | None], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No text of the proof's length shows it, so the mask is asked."""
+    config = tiny.CONFIGS["mistral-window"]()
+    config.sliding_window = 4096
+    directory = tiny.save(config, tmp_path)
+    assert attnscope.load(str(directory)).specs[0].window == 4096
+    plant(_spec(window=window), 1)
+    assert run(["heads", "the cat", "--model", str(directory)]) == 3
+    assert "layer 1 " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layer", [0, 2])
