@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pandas import DataFrame
+    from torch import Tensor
 
 PLAIN = "plain"
 WAYS = (PLAIN, "dense", "blocked", "eager")
@@ -83,15 +84,15 @@ def bench(
     """
     asked = [PLAIN, *(way for way in ways if way != PLAIN)]
     rows: list[BenchRow] = []
-    with _workers(name, asked, seed) as workers:
-        described = workers[PLAIN][1]
+    described, vocabulary = _describe(name)
+    with _workers(name, asked, vocabulary, seed) as workers:
         for length in lengths:
             seconds: dict[str, list[float]] = {way: [] for way in asked}
             peaks: dict[str, int] = {}
             for turn in range(rounds + 1):  # the first is a warm-up
                 for way in asked:
                     progress(f"{length} tokens, round", turn, rounds)
-                    took, peak = _ask(workers[way][0], length)
+                    took, peak = _ask(workers[way], length)
                     if turn:
                         seconds[way].append(took)
                         peaks[way] = max(peak, peaks.get(way, 0))
@@ -115,6 +116,14 @@ def _rows(
         )
 
 
+def _describe(name: str) -> tuple[dict[str, Any], int]:
+    """The `model` entry and the size of the vocabulary, from a proven load that is let go again."""
+    from attnscope.models.load import load
+
+    model = load(name)
+    return model.describe(), model.shape.vocab_size
+
+
 def _threads() -> int:
     import torch
 
@@ -123,21 +132,23 @@ def _threads() -> int:
 
 @contextmanager
 def _workers(
-    name: str, ways: Sequence[str], seed: int
-) -> Iterator[dict[str, tuple[Connection, dict[str, Any]]]]:
-    """A process for each way, each with the model loaded and described."""
+    name: str, ways: Sequence[str], vocabulary: int, seed: int
+) -> Iterator[dict[str, Connection]]:
+    """A process for each way, each with the model loaded."""
     context = multiprocessing.get_context("spawn")
     processes, waiting = [], {}
     try:
         for way in ways:
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(name, way, seed, there), daemon=True)
+            given = (name, way, vocabulary, seed, there)
+            process = context.Process(target=_work, args=given, daemon=True)
             process.start()
             there.close()
             processes.append(process)
             waiting[way] = here
-        connections = {way: (here, _receive(here)) for way, here in waiting.items()}
-        yield connections
+        for here in waiting.values():
+            _receive(here)  # it has loaded
+        yield waiting
     finally:
         for connection in waiting.values():
             connection.close()  # a worker that is waiting sees it and ends
@@ -162,17 +173,17 @@ def _receive(connection: Connection) -> Any:
     return answer
 
 
-def _work(name: str, way: str, seed: int, connection: Connection) -> None:
-    """The life of a worker: load, describe, then run a text of each length that is asked for."""
+def _work(name: str, way: str, vocabulary: int, seed: int, connection: Connection) -> None:
+    """The life of a worker: load, say so, then run a text of each length that is asked for."""
     import torch
 
     try:
-        run, described = _prepare(name, way)
-        connection.send(described)
+        run = _ours(name, way) if way in ("dense", "blocked") else _transformers(name, way)
+        connection.send("loaded")
         while True:
             length = connection.recv()
             generator = torch.Generator().manual_seed(seed)
-            ids = torch.randint(described["vocab_size"], (1, length), generator=generator)
+            ids = torch.randint(vocabulary, (1, length), generator=generator)
             _reset_peak()
             started = time.perf_counter()
             run(ids)
@@ -184,57 +195,45 @@ def _work(name: str, way: str, seed: int, connection: Connection) -> None:
         connection.send(error if isinstance(error, AttnscopeError) else RunError("Interrupted."))
 
 
-def _prepare(name: str, way: str) -> tuple[Callable[[Any], object], dict[str, Any]]:
-    import torch
-
+def _ours(name: str, way: str) -> Callable[[Tensor], object]:
+    """Our attention, with every question that `heads` asks."""
     from attnscope.attention.lens import Lens
     from attnscope.attention.multihead import BLOCK_ROWS
     from attnscope.models.load import load
     from attnscope.models.text import batch_of
     from attnscope.scoring.scan import questions
 
-    if way in ("dense", "blocked"):
-        model = load(name)
+    model = load(name)
 
-        def ours(ids: torch.Tensor) -> object:
-            model.set_block_rows(ids.shape[1] if way == "dense" else BLOCK_ROWS)
-            batch = batch_of([model.reader.from_ids(ids[0].tolist())]).to(model.device)
-            return model.run(batch, Lens(questions(batch, model.shape.causal)))
+    def run(ids: Tensor) -> object:
+        model.set_block_rows(ids.shape[1] if way == "dense" else BLOCK_ROWS)
+        batch = batch_of([model.reader.from_ids(ids[0].tolist())]).to(model.device)
+        return model.run(batch, Lens(questions(batch, model.shape.causal)))
 
-        return ours, {**model.describe(), "vocab_size": model.shape.vocab_size}
-    return _transformers(name, way)
+    return run
 
 
-def _transformers(name: str, way: str) -> tuple[Callable[[Any], object], dict[str, Any]]:
+def _transformers(name: str, way: str) -> Callable[[Tensor], object]:
     """The model as transformers runs it by itself, without its language-model head."""
     import torch
     from transformers import AutoModel
 
-    from attnscope.models.load import load
     from attnscope.models.quiet import quiet_transformers
     from attnscope.models.sources import resolve
 
     quiet_transformers()
-    described: dict[str, Any] = {}
-    if way == PLAIN:  # proven and described once
-        model = load(name)
-        described = {**model.describe(), "vocab_size": model.shape.vocab_size}
-        del model
-    directory = resolve(name).directory
     network = AutoModel.from_pretrained(
-        directory,
+        resolve(name).directory,
         attn_implementation="sdpa" if way == PLAIN else "eager",
         dtype=torch.float32,
         local_files_only=True,
     ).eval()
-    described = described or {"vocab_size": network.config.vocab_size}
-    keep = way == "eager"
 
-    def theirs(ids: torch.Tensor) -> object:
+    def run(ids: Tensor) -> object:
         with torch.inference_mode():
-            return network(input_ids=ids, use_cache=False, output_attentions=keep)
+            return network(input_ids=ids, use_cache=False, output_attentions=way != PLAIN)
 
-    return theirs, described
+    return run
 
 
 def _reset_peak() -> None:

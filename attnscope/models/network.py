@@ -42,6 +42,13 @@ def read_config(source: Source) -> Any:
             f"{shown}: model type {visible(model_type)!r} is not one that the installed "
             "transformers knows."
         )
+    quantised = raw.get("quantization_config")
+    if isinstance(quantised, dict):
+        method = visible(str(quantised.get("quant_method", "an unnamed method")))
+        raise CheckpointError(
+            f"{shown} is quantised with {method}, whose kernels hide the weights from attnscope: "
+            "load the checkpoint it was made from, or a .gguf of it."
+        )
     heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
         raise CheckpointError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -124,11 +125,21 @@ def _converted(gguf_file: Path, progress: Progress) -> Path:
 def _lacks_config(directory: Path) -> str:
     if not os.access(directory, os.R_OK | os.X_OK):
         return "it may not be read."
+    adapter = directory / "adapter_config.json"
+    if adapter.is_file():
+        return f"it is an adapter. Merge it into its base model{_base_model(adapter)} first."
     for pattern in ("*/config.json", "snapshots/*/config.json", "*.gguf"):
         for near in sorted(directory.glob(pattern))[:1]:
             meant = near if near.suffix == ".gguf" else near.parent
             return f"it has no config.json. Did you mean '{visible(str(meant))}'?"
     return "it has no config.json. Name one with config.json, weights and a tokenizer."
+
+
+def _base_model(adapter: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        return f" '{visible(str(base))}'" if base else ""
+    return ""
 
 
 def _nearest(name: str, path: Path) -> str:
