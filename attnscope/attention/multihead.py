@@ -18,7 +18,7 @@ from attnscope.attention.rotary import Rotation, rotate
 from attnscope.attention.spec import AttentionSpec
 from attnscope.attention.visibility import Visibility
 
-DENSE_WEIGHTS = 4_194_304  # up to so many weights a layer (16 MiB) all rows are computed at once
+DENSE_WEIGHTS = 1_048_576  # up to so many weights a layer (4 MiB) all rows are computed at once
 BLOCK_ROWS = 64
 
 
