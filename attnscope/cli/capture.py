@@ -27,7 +27,7 @@ _Into = Annotated[
 _Include = Annotated[
     str,
     typer.Option(
-        help="More arrays: z, contribution_norm, query, key, value.",
+        help="More arrays: z, contribution_norm, query, key, value, sink.",
         metavar="NAMES",
         rich_help_panel=options.SELECTION,
     ),
