@@ -12,6 +12,7 @@ from attnscope.experiments.selection import select
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
+from attnscope.plain import visible
 
 
 class HeadsResult(heads_experiment.HeadsResult):
@@ -22,7 +23,7 @@ class HeadsResult(heads_experiment.HeadsResult):
         from attnscope.render.figures import draw_head_map
         from attnscope.render.heads import head_map
 
-        draw_head_map(Path(path), *head_map(self))
+        draw_head_map(Path(path), *head_map(self), title=visible(self.model["id"]))
         return Path(path)
 
 

@@ -13,6 +13,7 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import PICTURES, check_place, given_texts, open_model, read_texts
+from attnscope.plain import visible
 
 if TYPE_CHECKING:
     from attnscope.experiments.heads import HeadsResult
@@ -61,4 +62,4 @@ def _draw(result: HeadsResult, path: Path | None) -> None:
         from attnscope.render.figures import draw_head_map
         from attnscope.render.heads import head_map
 
-        draw_head_map(path, *head_map(result))
+        draw_head_map(path, *head_map(result), title=visible(result.model["id"]))

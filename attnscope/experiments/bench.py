@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import attnscope
-from attnscope.errors import AttnscopeError, RunError
+from attnscope.errors import AttnscopeError, RunError, UsageError
 from attnscope.types import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -84,7 +85,13 @@ def bench(
     """
     asked = [PLAIN, *(way for way in ways if way != PLAIN)]
     rows: list[BenchRow] = []
-    described, vocabulary = _describe(name)
+    described, vocabulary, limit = _describe(name)
+    too_long = [length for length in lengths if limit is not None and length > limit]
+    if too_long:
+        raise UsageError(
+            f"The model has {limit} positions: {too_long[0]} tokens are too many. "
+            "Give shorter texts with --length."
+        )
     with _workers(name, asked, vocabulary, seed) as workers:
         for length in lengths:
             seconds: dict[str, list[float]] = {way: [] for way in asked}
@@ -116,12 +123,12 @@ def _rows(
         )
 
 
-def _describe(name: str) -> tuple[dict[str, Any], int]:
-    """The `model` entry and the size of the vocabulary, from a proven load that is let go again."""
+def _describe(name: str) -> tuple[dict[str, Any], int, int | None]:
+    """The `model` entry, vocabulary and positions, from a proven load that is let go again."""
     from attnscope.models.load import load
 
     model = load(name)
-    return model.describe(), model.shape.vocab_size
+    return model.describe(), model.shape.vocab_size, model.shape.max_positions
 
 
 def _threads() -> int:
@@ -177,6 +184,8 @@ def _work(name: str, way: str, vocabulary: int, seed: int, connection: Connectio
     """The life of a worker: load, say so, then run a text of each length that is asked for."""
     import torch
 
+    # The parent hears the interrupt, and ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         run = _ours(name, way) if way in ("dense", "blocked") else _transformers(name, way)
         connection.send("loaded")
@@ -189,10 +198,13 @@ def _work(name: str, way: str, vocabulary: int, seed: int, connection: Connectio
             run(ids)
             took = time.perf_counter() - started
             connection.send((took, _peak()))
-    except EOFError:
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except (AttnscopeError, KeyboardInterrupt) as error:
-        connection.send(error if isinstance(error, AttnscopeError) else RunError("Interrupted."))
+    except AttnscopeError as error:
+        connection.send(error)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        connection.send(RunError(f"The {way} forward failed: {reason[:200]}"))
 
 
 def _ours(name: str, way: str) -> Callable[[Tensor], object]:

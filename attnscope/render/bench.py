@@ -36,6 +36,7 @@ def bench_table(result: BenchResult, width: int) -> Text:
     lines = [*model_lines(result.model, about, width), Text(), *lay_out(_COLUMNS, rows, width)]
     legend = (
         "plain: transformers' sdpa. dense, blocked: ours, answering all that `heads` asks. eager: "
-        "transformers' eager, weights kept. Medians; peak is the process's, weights included."
+        "transformers' eager, weights kept. Medians; × plain is that of each round's own ratio. "
+        "Peak is the process's, weights included."
     )
     return joined([*lines, Text(), *(Text(t, style="dim") for t in wrapped(legend, width))])

@@ -22,6 +22,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
 
     Raises RunError when the place cannot be written; nothing is left behind then.
     """
+    path = path.resolve() if path.is_symlink() else path  # write what a link points to
     if path.is_dir():
         raise RunError(f"Cannot write {visible(str(path))}: it is a directory. Name a file in it.")
     if path.exists() and not path.is_file():  # /dev/stdout, a named pipe: nothing to rename

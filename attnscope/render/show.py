@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.experiments.capture import Capture
+from attnscope.plain import visible
 from attnscope.render.model import model_lines
 from attnscope.render.table import joined
 from attnscope.render.terminal import head_heatmap, layer_grid
@@ -49,7 +50,8 @@ def draw(path: Path, captured: Capture) -> None:
 
     tokens, heads = captured.tokens.tokens, list(captured.heads())
     if len(heads) == 1:
-        draw_head(path, heads[0][1].numpy(), tokens)
+        title = f"{visible(captured.model['id'])}  head {heads[0][0]}"
+        draw_head(path, heads[0][1].numpy(), tokens, title=title)
         return
     weights = np.stack([weights.numpy() for _, weights in heads])
     draw_layer(path, weights, tokens, names=[str(head) for head, _ in heads])

@@ -32,6 +32,8 @@ def verify_table(result: VerifyResult, width: int) -> Text:
     lines += [Text(line) for line in wrapped(ends, width)]
     verdict = "within" if result.ok else "BEYOND"
     words = f"{verdict} the tolerance of {parity.tolerance:.0e}"
+    if parity.eps > 1e-4:  # half precision
+        words += " and what rounding explains"
     lines.append(Text(words, style="bold" if result.ok else "bold red"))
     legend = "Largest absolute differences from transformers' own eager attention, same weights."
     return joined([*lines, *(Text(line, style="dim") for line in wrapped(legend, width))])

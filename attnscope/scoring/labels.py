@@ -18,6 +18,7 @@ from attnscope.plain import visible
 from attnscope.scoring.estimate import Scores
 from attnscope.scoring.roles import ROLES
 
+MIN_ROWS = 8  # rows that a contrast label needs where nothing is there to contrast with
 UNCLASSIFIED = "unclassified"
 RESTING = "resting"
 LABELS = (  # in the order in which they are shown
@@ -156,7 +157,9 @@ def _holds(rule: Rule, evidence: Evidence) -> NDArray[np.bool_]:
     bound = np.where(np.isnan(scores.low), scores.lift, scores.low)
     with np.errstate(invalid="ignore"):
         holds = bound >= rule.minimum
-        if rule.contrast and evidence.control is not None:
+        if rule.contrast and evidence.control is None:  # texts alone: at least so many chances
+            holds &= scores.n >= MIN_ROWS
+        elif rule.contrast and evidence.control is not None:
             without = np.nan_to_num(evidence.control[rule.role].raw)
             holds &= scores.raw - without >= rule.minimum
     return np.asarray(holds)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from attnscope.errors import UsageError
 from attnscope.experiments.bench import WAYS, bench
 
 
@@ -17,3 +20,8 @@ def test_every_way_is_measured(checkpoint: Callable[[str], Path]) -> None:
         assert row.seconds > 0
         assert row.memory_ratio == row.peak_bytes / plain.peak_bytes
     assert result.to_json()["schema"] == "attnscope.bench/1"
+
+
+def test_a_text_longer_than_the_model_is_told(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(UsageError, match="128 positions"):
+        bench(str(checkpoint("bert")), [512], rounds=1)
