@@ -22,6 +22,8 @@ _COLUMNS = (
     Column("sees"),
     Column("window", right=True),
     Column("rotary"),
+    Column("norm"),
+    Column("sink"),
     Column("softcap", right=True, keep=1),
     Column("scale", right=True, keep=2),
 )
@@ -56,10 +58,19 @@ def _cells(spec: AttentionSpec) -> tuple[str, ...]:
         str(spec.head_width),
         "left" if spec.causal else "both",
         "all" if spec.window is None else str(spec.window),
-        "yes" if spec.rotary else "no",
+        _rotary(spec),
+        spec.qk_norm or "no",
+        "yes" if spec.sink else "no",
         "no" if spec.softcap is None else f"{spec.softcap:g}",
         f"{spec.scaling:.4g}",
     )
+
+
+def _rotary(spec: AttentionSpec) -> str:
+    """Which features of a head are turned: all, so many, or none."""
+    if not spec.rotary:
+        return "no"
+    return "all" if spec.rotary_width is None else str(spec.rotary_width)
 
 
 def _sharing(groups: list[list[int]]) -> str:

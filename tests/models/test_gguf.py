@@ -155,8 +155,11 @@ def test_the_order_of_query_and_key_rows_shows(tmp_path: Path, place: Path) -> N
     assert (logits(again) - logits(model)).abs().max() > 0.1
 
 
-def test_quantised_blocks_become_exactly_their_values(tmp_path: Path, place: Path) -> None:
-    model, kind = tiny_llama(), GGMLQuantizationType.Q4_1
+@pytest.mark.parametrize("name", ["F16", "Q8_0", "Q4_0", "Q4_1"])
+def test_quantised_blocks_become_exactly_their_values(
+    name: str, tmp_path: Path, place: Path
+) -> None:
+    model, kind = tiny_llama(), GGMLQuantizationType[name]
     convert(write(tmp_path / "tiny.gguf", model, as_type=kind), place)
     weight = model.model.layers[1].self_attn.v_proj.weight.detach().numpy()
     stored = load_file(place / "model.safetensors")["model.layers.1.self_attn.v_proj.weight"]
