@@ -56,7 +56,9 @@ def read_config(source: Source) -> Any:
             f"{shared}, so query heads cannot share key/value heads evenly."
         )
     try:
-        config = AutoConfig.from_pretrained(source.directory, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            source.directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever its class makes of a damaged config
         raise CheckpointError(
             f"{shown}: config.json is not valid ({_first_line(error)})."
@@ -96,6 +98,7 @@ def read_network(
                 dtype=dtype,
                 attn_implementation="eager",
                 local_files_only=True,
+                trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are reported, and refused below
                 **({"device_map": device_map} if device_map else {}),

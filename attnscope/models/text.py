@@ -68,7 +68,9 @@ class Reader:
                 "Name one with --tokenizer."
             )
         try:
-            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
         except Exception as error:  # damaged files surface as many kinds
             first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise CheckpointError(

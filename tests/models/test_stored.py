@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,3 +155,32 @@ def test_the_stored_dtype_is_not_the_one_used(
     assert model.describe()["dtype"] == "float32"
     assert model.parity.max_abs_attention <= 1e-5
     assert api.load(str(other), dtype="auto").describe()["dtype"] == str(dtype)[6:]
+
+
+@pytest.mark.parametrize(("complete", "code"), [(True, 0), (False, 3)])
+def test_a_tokenizer_with_code_runs_none_and_asks_nothing(
+    complete: bool, code: int, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """tokenizer.json alone is data, and enough. Standard input says yes to everything."""
+    other, marker = tmp_path / "coded", tmp_path / "ran"
+    shutil.copytree(checkpoint("gpt2"), other)
+    (other / "tokenizer_config.json").write_text(
+        json.dumps(
+            {"tokenizer_class": "TheirOwn", "auto_map": {"AutoTokenizer": [None, "own.TheirOwn"]}}
+        )
+    )
+    if not complete:
+        (other / "tokenizer.json").unlink()
+    (other / "own.py").write_text(f"import os\nos.mkdir({str(marker)!r})\nclass TheirOwn: ...\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "attnscope", "heads", "the cat", "-m", str(other), "-q"],
+        input="y\n" * 9,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert not marker.exists()
+    assert "[y/N]" not in done.stdout + done.stderr
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) <= 2
