@@ -145,18 +145,21 @@ class MultiHeadAttention(nn.Module):
         grouped = query.reshape(batch, groups, shared, rows, width)  # (B, G, R, T, D)
         sink = None if self.sink is None else self.sink.view(groups, shared)  # (G, R)
         taken: list[Tensor] = []  # the sink's share of each row
+        # Layers may lie on several devices; the lens asks on the one where the texts are.
+        asked, visibility = visibility.valid.device, visibility.on(query.device)
+        seen = visibility.on(asked)
 
         def show(
             start: int, low: int, weights: Tensor, scores: Tensor, share: Tensor | None
         ) -> None:
             if lens is None:
                 return
-            flat = (t.view(batch, n_heads, *t.shape[3:]) for t in (weights, scores))
+            flat = (t.view(batch, n_heads, *t.shape[3:]).to(asked) for t in (weights, scores))
             block = Block(self.layer, start, low, *flat)  # (B, H, t, S)
             if share is not None:
-                taken.append(share.view(batch, n_heads, -1))  # (B, H, t)
+                taken.append(share.view(batch, n_heads, -1).to(asked))  # (B, H, t)
                 block = replace(block, sink=taken[-1])
-            lens.see(block, visibility)
+            lens.see(block, seen)
 
         if lens is not None:
             lens.begin_layer()
@@ -170,7 +173,7 @@ class MultiHeadAttention(nn.Module):
             around = {"query": query, "key": key, "value": value, "z": z}
             if taken:
                 around["sink"] = torch.cat(taken, dim=-1)  # (B, H, T)
-            lens.end_layer(self.layer, visibility, around)
+            lens.end_layer(self.layer, seen, around)
         return z
 
     def merge(self, heads: Tensor) -> Tensor:

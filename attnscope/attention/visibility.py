@@ -31,6 +31,12 @@ class Visibility:
         """Keys, padding included."""
         return int(self.valid.shape[1])
 
+    def on(self, device: torch.device) -> Visibility:
+        """The same on another device; itself where it is there already."""
+        if self.valid.device == device:
+            return self
+        return Visibility(self.valid.to(device), self.causal, self.window)
+
     @cached_property
     def padded(self) -> bool:
         """Is there padding in any text?"""
