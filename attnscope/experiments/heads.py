@@ -118,7 +118,7 @@ class HeadsResult:
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per head; each role's raw, chance and lift on the texts and on the battery."""
+        """One row per head; each role's numbers on the texts and on the battery."""
         from pandas import DataFrame
 
         rows = []
@@ -131,7 +131,7 @@ class HeadsResult:
             for source in ("scores", "battery"):
                 for role, numbers in (entry[source] or {}).items():
                     prefix = role if source == "scores" else f"battery_{role}"
-                    for name in ("raw", "chance", "lift"):
+                    for name in ("raw", "chance", "lift", "low", "high", "n"):
                         row[f"{prefix}_{name}"] = None if numbers is None else numbers[name]
             rows.append(row)
         return DataFrame(rows)
