@@ -48,13 +48,11 @@ def _python_blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("block", _python_blocks())
-def test_python_runs(
-    block: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tiny_bert = checkpoint("bert")
-    assert directory == tiny_bert
-    program = block.replace('"minilm-l6"', repr(str(directory))).replace("[3]", "[2]")
-    exec(compile(program, "README.md", "exec"), {})
+def test_python_runs(block: str, checkpoint: Callable[[str], Path]) -> None:
+    program = block.replace('"minilm-l6"', repr(str(checkpoint("bert")))).replace("[3]", "[2]")
+    names: dict[str, object] = {}
+    exec(compile(program, "README.md", "exec"), names)
+    assert {"result", "weights"} <= set(names) or "attention" in names
 
 
 def test_the_supported_table_is_the_code_s() -> None:

@@ -17,7 +17,7 @@ from attnscope.attention.lens import Lens
 from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
-from attnscope.scoring.estimate import Scores, mean, score
+from attnscope.scoring.estimate import Scores, finite, mean, score
 from attnscope.scoring.labels import Evidence, HeadLabels, Rule, label_heads, read_rules
 from attnscope.scoring.roles import ROLES
 from attnscope.scoring.scan import questions, scan
@@ -111,9 +111,9 @@ class HeadsResult:
             "rests_on": list(found.rests_on),
             "scores": _entries(self.scores, head),
             "battery": None if self.battery is None else _entries(self.battery, head),
-            "live_mass": _finite(self.live_mass[at]),
-            "entropy": _finite(self.entropy[at]),
-            "distance": _finite(self.distance[at]),
+            "live_mass": finite(self.live_mass[at]),
+            "entropy": finite(self.entropy[at]),
+            "distance": finite(self.distance[at]),
             "top_keys": [vars(key) for key in self.top_keys(head)],
         }
 
@@ -239,7 +239,3 @@ def _entries(scores: dict[str, Scores], head: Head) -> dict[str, Any]:
         role: scores[role].entry(head.layer, head.head) if role in scores else None
         for role in ROLES
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

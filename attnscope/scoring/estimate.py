@@ -33,7 +33,7 @@ class Scores:
         if self.n[layer, head] == 0:
             return None
         values = {
-            name: _finite(getattr(self, name)[layer, head])
+            name: finite(getattr(self, name)[layer, head])
             for name in ("raw", "chance", "lift", "low", "high")
         }
         return {**values, "n": int(self.n[layer, head])}
@@ -99,5 +99,6 @@ def _percentiles(lifts: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The number for a document: None where it is not finite."""
     return float(value) if np.isfinite(value) else None
