@@ -65,6 +65,7 @@ class ModelShape:
     vocab_size: int
     max_positions: int | None
     causal: bool
+    sink: bool = False  # has any layer a learned sink?
 
     @property
     def kind(self) -> str:
@@ -94,6 +95,17 @@ class TokenBatch:
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
+
+    def rows(self, start: int, stop: int) -> TokenBatch:
+        """Some of the texts."""
+        segments = None if self.segments is None else self.segments[start:stop]
+        return TokenBatch(
+            self.ids[start:stop],
+            self.valid[start:stop],
+            self.special[start:stop],
+            self.punctuation[start:stop],
+            segments,
+        )
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same texts on another device."""

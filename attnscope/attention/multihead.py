@@ -161,8 +161,6 @@ class MultiHeadAttention(nn.Module):
                 block = replace(block, sink=taken[-1])
             lens.see(block, seen)
 
-        if lens is not None:
-            lens.begin_layer()
         block = self.block_rows or self._automatic_rows(batch, rows)
         if block >= rows:
             heads = dense(grouped, key, value, self.spec, visibility, show, sink)  # (B, G, R, T, D)
@@ -173,7 +171,7 @@ class MultiHeadAttention(nn.Module):
             around = {"query": query, "key": key, "value": value, "z": z}
             if taken:
                 around["sink"] = torch.cat(taken, dim=-1)  # (B, H, T)
-            lens.end_layer(self.layer, seen, around)
+            lens.record(self.layer, around)
         return z
 
     def merge(self, heads: Tensor) -> Tensor:

@@ -53,6 +53,13 @@ class Targets(Probe):
     def visible(self, visibility: Visibility) -> Tensor:
         """How many of its targets each query sees, (B, T)."""
 
+    @abstractmethod
+    def among(self, keys: Tensor) -> Targets | None:
+        """The same question about those targets only that are marked in `keys`, (B, S) bool.
+
+        None where that can be no target at all.
+        """
+
     def uniform(self, visibility: Visibility) -> Tensor:
         return self.visible(visibility) / visibility.count().clamp(min=1)
 
@@ -87,6 +94,16 @@ class Offset(Targets):
             found += visibility.sees(batch, query, query + offset)
         return found
 
+    def among(self, keys: Tensor) -> Targets | None:
+        found = []
+        for offset in self.offsets:
+            text, key = keys.nonzero(as_tuple=True)
+            query = key - offset
+            inside = (query >= 0) & (query < keys.shape[1])
+            found.append(torch.stack([text, query, key])[:, inside])
+        pairs = torch.cat(found, dim=1)  # (3, N)
+        return Pairs(self.rows, *pairs) if pairs.numel() else None
+
 
 @dataclass(frozen=True)
 class Columns(Targets):
@@ -106,6 +123,10 @@ class Columns(Targets):
 
     def visible(self, visibility: Visibility) -> Tensor:
         return visibility.count(self.keys)
+
+    def among(self, keys: Tensor) -> Targets | None:
+        both = self.keys & keys
+        return Columns(self.rows, both, self.with_sink) if self.with_sink or both.any() else None
 
 
 def read_all(
@@ -150,6 +171,23 @@ class Pairs(Targets):
         found = torch.zeros_like(self.rows, dtype=torch.int64)
         found.index_put_((self.batch, self.query), seen.long(), accumulate=True)
         return found
+
+    def among(self, keys: Tensor) -> Targets | None:
+        inside = (self.key >= 0) & (self.key < keys.shape[1])
+        kept = inside & keys[self.batch, self.key.clamp(0, keys.shape[1] - 1)]
+        if not kept.any():
+            return None
+        return Pairs(self.rows, self.batch[kept], self.query[kept], self.key[kept])
+
+
+@dataclass(frozen=True)
+class Sink(Probe):
+    """What a learned sink takes of the row; a head without one gives it nothing."""
+
+    def read(self, block: Block, visibility: Visibility) -> Tensor:
+        return (
+            block.weights.new_zeros(block.weights.shape[:3]) if block.sink is None else block.sink
+        )
 
 
 @dataclass(frozen=True)
