@@ -18,9 +18,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from attnscope.errors import UsageError
+from attnscope.files import write_atomic
 from attnscope.plain import visible
 from attnscope.render import palette
-from attnscope.render.export import write_atomic
 from attnscope.render.palette import LABELS, UNCLASSIFIED
 
 # What a file's ending asks for, and the dates to leave out: the same input gives the same file.
