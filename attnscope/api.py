@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnscope.experiments import capture as capture_experiment
 from attnscope.experiments import heads as heads_experiment
-from attnscope.experiments.selection import select
+from attnscope.experiments import heads_result
+from attnscope.experiments.against import Comparison, compare_heads
+from attnscope.experiments.explain import explain as explain_head
+from attnscope.experiments.selection import parse_heads, select
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
 from attnscope.plain import visible
+from attnscope.scoring.corpus import corpus_texts
+from attnscope.scoring.own_roles import parse_role
+from attnscope.scoring.roles import Role
+from attnscope.scoring.rules import read_rules
+from attnscope.types import Head
 
 
-class HeadsResult(heads_experiment.HeadsResult):
+class HeadsResult(heads_result.HeadsResult):
     """What every head does: `to_frame()`, `to_json()`, and a picture."""
+
+    def against(self, other: HeadsResult) -> Comparison:
+        """Which labels another checkpoint of the same shape has, and how the scores moved."""
+        return compare_heads(self, other)
+
+    def explain(self, head: str) -> tuple[str, ...]:
+        """Sentences that say why a head, as in "5.5", has its labels."""
+        return explain_head(self, Head.parse(head))
 
     def plot(self, path: str | Path) -> Path:
         """Draw the layer × head map of labels and scores: .png, .svg or .pdf."""
@@ -43,16 +59,36 @@ class Model(loading.Model):
 
     def heads(
         self,
-        text: str | Sequence[str],
+        text: str | Sequence[str] = (),
         *,
         pair: str | None = None,
         battery: bool = True,
+        corpus: str | Path | Iterable[str] | None = None,
+        text_field: str = "text",
+        labels: str | Path | None = None,
+        roles: Sequence[str | Role] = (),
+        explain: str | None = None,
         seed: int = 0,
+        refresh: bool = False,
     ) -> HeadsResult:
-        """Label every head, with scores on the text (or texts) and on repeated random tokens."""
+        """Label every head, with scores in general (on the battery) and on the text (or texts).
+
+        `corpus`, a file or texts, stands in for the battery's passages. `roles` are written as on
+        the command line, or made with `attnscope.scoring.own_roles.function_role`.
+        """
         texts = [text] if isinstance(text, str) else list(text)
-        read = [self._read(text, pair) for text in texts]
-        result = heads_experiment.heads(self, read, battery=battery, seed=seed)
+        own = [parse_role(r, self.reader) if isinstance(r, str) else r for r in roles]
+        result = heads_experiment.heads(
+            self,
+            [self._read(text, pair) for text in texts],
+            battery=battery,
+            corpus=None if corpus is None else self._stream(corpus, text_field),
+            rules=read_rules(None if labels is None else Path(labels), [r.name for r in own]),
+            roles=own,
+            explained=parse_heads(self, explain) if explain else (),
+            seed=seed,
+            refresh=refresh,
+        )
         return HeadsResult(**vars(result))
 
     def capture(
@@ -78,6 +114,14 @@ class Model(loading.Model):
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""
         return verify(self)
+
+    def _stream(self, corpus: str | Path | Iterable[str], field: str) -> Iterator[Tokens]:
+        if isinstance(corpus, (str, Path)):
+            return (
+                self.reader.read(one.text, truncate=True, what=one.what)
+                for one in corpus_texts(Path(corpus), field)
+            )
+        return (self.reader.read(text, truncate=True) for text in corpus)
 
     def _read(self, text: str, pair: str | None) -> Tokens:
         return self.reader.read(text, pair)

@@ -1,7 +1,8 @@
-"""Text made harmless to show: token text, file names and model names come from strangers."""
+"""Text made fit to show: what comes from strangers is harmless, and shares read alike."""
 
 from __future__ import annotations
 
+import math
 import unicodedata
 
 # What a person should see where a text has blank or control characters.
@@ -29,3 +30,13 @@ def visible(text: str) -> str:
 def visible_token(text: str) -> str:
     """Like `visible`, with spaces, tabs and line ends drawn as marks, for the text of a token."""
     return "".join(_shown(character, _SHOWN) for character in text)
+
+
+def number(value: float) -> str:
+    """`.94`, `1.00`, `-.08`; a dash where there is none."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:.2f}"
+    if text in ("0.00", "-0.00"):
+        return ".00"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text

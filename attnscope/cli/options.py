@@ -29,6 +29,7 @@ class DType(str, Enum):
 
 
 MODEL, TEXT, SELECTION, OUTPUT = "Model", "Text", "Selection", "Output"
+SCORING = "Scoring"
 
 FormatOption = Annotated[
     Format, typer.Option("--format", "-F", help="How to write it.", rich_help_panel=OUTPUT)
@@ -139,6 +140,28 @@ class TextOptions:
         bool,
         typer.Option("--truncate", help="Cut a text longer than the model.", rich_help_panel=TEXT),
     ] = False
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """Many texts, read as they come."""
+
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Many texts: .txt with one per line, .jsonl or .parquet.",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+        ),
+    ] = None
+    text_field: Annotated[
+        str,
+        typer.Option(
+            help="The field that holds the text in .jsonl or .parquet.",
+            metavar="NAME",
+            rich_help_panel=TEXT,
+        ),
+    ] = "text"
 
 
 @dataclass(frozen=True)

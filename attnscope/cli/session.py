@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.cli.options import ModelOptions, TalkOptions, TextOptions
+from attnscope.cli.options import CorpusOptions, ModelOptions, TalkOptions, TextOptions
 from attnscope.cli.output import progress, say
 from attnscope.errors import RunError, UsageError
 from attnscope.plain import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -117,6 +117,16 @@ def read_texts(
             )
         read.append(tokens)
     return read
+
+
+def read_corpus(model: Model, options: CorpusOptions) -> Iterator[Tokens] | None:
+    """The texts of --corpus, tokenised as they come; those too long for the model are cut."""
+    if options.corpus is None:
+        return None
+    from attnscope.scoring.corpus import corpus_texts
+
+    texts = corpus_texts(options.corpus, options.text_field)
+    return (model.reader.read(one.text, truncate=True, what=one.what) for one in texts)
 
 
 def check_place(path: Path | None, endings: tuple[str, ...] | None = None) -> None:

@@ -220,7 +220,7 @@ def _ours(name: str, way: str) -> Callable[[Tensor], object]:
     def run(ids: Tensor) -> object:
         model.set_block_rows(ids.shape[1] if way == "dense" else BLOCK_ROWS)
         batch = batch_of([model.reader.from_ids(ids[0].tolist())]).to(model.device)
-        return model.run(batch, Lens(questions(batch, model.shape.causal)))
+        return model.run(batch, Lens(questions(batch, model.shape)))
 
     return run
 

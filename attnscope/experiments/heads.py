@@ -2,240 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-import attnscope
-from attnscope.attention.cores import Block
-from attnscope.attention.lens import Lens
-from attnscope.errors import CheckpointError
+from attnscope.errors import UsageError
+from attnscope.experiments.heads_result import HeadsResult
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
-from attnscope.scoring.estimate import Scores, finite, mean, score
-from attnscope.scoring.labels import Evidence, HeadLabels, Rule, label_heads, read_rules
-from attnscope.scoring.roles import ROLES
-from attnscope.scoring.scan import questions, scan
-from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
-from attnscope.scoring.sums import HeadSums, from_lens
+from attnscope.scoring.battery import Battery, Reading, read_texts, run_battery
+from attnscope.scoring.estimate import Scores, estimate, mean
+from attnscope.scoring.labels import judge, labels_of
+from attnscope.scoring.measures import Received
+from attnscope.scoring.roles import Role
+from attnscope.scoring.rules import Rule, read_rules
+from attnscope.scoring.scan import MEASURES, scan
+from attnscope.scoring.sums import Floats, HeadSums
 from attnscope.types import Head, Progress, no_progress
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-TOP_KEYS = 3
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TopKey:
-    """A token that a head looks at, and its share of the head's attention over the text."""
-
-    index: int
-    text: str
-    weight: float
-
-
-@dataclass(frozen=True)
-class HeadsResult:
-    """Every head's labels and scores. Arrays are (L, H)."""
-
-    model: dict[str, Any]
-    settings: dict[str, Any]
-    texts: tuple[Tokens, ...]
-    rules: tuple[Rule, ...]
-    labels: list[list[HeadLabels]]
-    scores: dict[str, Scores]
-    battery: dict[str, Scores] | None
-    live_mass: Floats
-    entropy: Floats
-    distance: Floats
-    received: Floats | None  # (L, H, T): share of attention each token gets, for one text
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def heads(self) -> list[Head]:
-        """Every head, in order."""
-        n_layers, n_heads = self.live_mass.shape
-        return [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-
-    def kv_head(self, head: Head) -> int:
-        """The key/value head that a head reads."""
-        return head.head // int(self.model["n_heads"] // self.model["n_kv_heads"])
-
-    def labels_of(self, head: Head) -> HeadLabels:
-        """What a head is for."""
-        return self.labels[head.layer][head.head]
-
-    def decisive(self, role: str) -> Scores:
-        """The scores that a label of this role rests on: the battery's where that decides."""
-        by_battery = any(r.role == role and "battery" in r.evidence for r in self.rules)
-        return self.battery[role] if by_battery and self.battery else self.scores[role]
-
-    def top_keys(self, head: Head) -> list[TopKey]:
-        """The tokens a head looks at most, for one text; empty for several."""
-        if self.received is None:
-            return []
-        weights = self.received[head.layer, head.head]
-        best = np.argsort(-weights, kind="stable")[:TOP_KEYS]
-        tokens = self.texts[0].tokens
-        return [TopKey(int(i), tokens[i].text, float(weights[i])) for i in best]
-
-    def to_json(self) -> dict[str, Any]:
-        """The `attnscope.heads/1` document."""
-        return {
-            "schema": "attnscope.heads/1",
-            "attnscope": attnscope.__version__,
-            "model": self.model,
-            "settings": self.settings,
-            "texts": len(self.texts),
-            **({"tokens": self.texts[0].to_json()} if len(self.texts) == 1 else {}),
-            "labels_from": "texts" if self.battery is None else "battery",
-            "notes": list(self.notes),
-            "heads": [self._entry(head) for head in self.heads],
-        }
-
-    def _entry(self, head: Head) -> dict[str, Any]:
-        found = self.labels_of(head)
-        at = head.layer, head.head
-        return {
-            "layer": head.layer,
-            "head": head.head,
-            "kv_head": self.kv_head(head),
-            "labels": list(found.labels),
-            "rests_on": list(found.rests_on),
-            "scores": _entries(self.scores, head),
-            "battery": None if self.battery is None else _entries(self.battery, head),
-            "live_mass": finite(self.live_mass[at]),
-            "entropy": finite(self.entropy[at]),
-            "distance": finite(self.distance[at]),
-            "top_keys": [vars(key) for key in self.top_keys(head)],
-        }
-
-    def to_frame(self) -> DataFrame:
-        """One row per head; each role's numbers on the texts and on the battery."""
-        from pandas import DataFrame
-
-        rows = []
-        for head in self.heads:
-            entry = self._entry(head)
-            row = {name: entry[name] for name in ("layer", "head", "kv_head")}
-            row["labels"] = " ".join(entry["labels"])
-            row["rests_on"] = " ".join(entry["rests_on"])
-            row |= {name: entry[name] for name in ("live_mass", "entropy", "distance")}
-            for source in ("scores", "battery"):
-                for role, numbers in (entry[source] or {}).items():
-                    prefix = role if source == "scores" else f"battery_{role}"
-                    for name in ("raw", "chance", "lift", "low", "high", "n"):
-                        row[f"{prefix}_{name}"] = None if numbers is None else numbers[name]
-            rows.append(row)
-        return DataFrame(rows)
 
 
 def heads(
     model: Model,
-    texts: Sequence[Tokens],
+    texts: Sequence[Tokens] = (),
     *,
     battery: bool = True,
+    corpus: Iterable[Tokens] | None = None,
     rules: Sequence[Rule] | None = None,
+    roles: Sequence[Role] = (),
+    explained: Sequence[Head] = (),
     seed: int = 0,
+    refresh: bool = False,
     progress: Progress = no_progress,
 ) -> HeadsResult:
-    """Score and label every head on the texts and, unless told not to, on repeated tokens."""
-    rules = read_rules() if rules is None else rules
-    one = len(texts) == 1
-    received = _Received(model, texts[0]) if one else None
-    watching = (received.see,) if received else ()
-    sums = scan(model, texts, observers=watching, progress=progress)
-    scores = _scores(sums, seed)
-    notes: list[str] = []
-    if one:
-        notes.append("One text is weak evidence: its scores have no interval.")
-    stimulus, tested = None, None
+    """Score and label every head: in the texts given, and in general on the battery.
+
+    `corpus` stands in for the battery's passages, and for the texts where none are given; it is
+    read once. `refresh` measures the battery again.
+    Raises UsageError when a role of the user's does not fit the texts.
+    """
+    rules = read_rules(own_roles=[role.name for role in roles]) if rules is None else rules
+    _check_roles(roles, texts)
+    here = _InTexts.read(model, texts, roles, seed, progress) if texts else None
+    tested = Battery(None, None, ("Labels rest on the given texts alone.",))
     if battery:
-        progress("reading repeated random tokens", 0, 0)
-        try:
-            stimulus = repeated_tokens(model, seed=seed)
-        except CheckpointError as error:
-            notes.append(f"Labels rest on the given texts alone: {error}")
-    else:
-        notes.append("Labels rest on the given texts alone.")
-    if stimulus is not None:
-        tested = _on_stimulus(model, stimulus, seed)
-        if stimulus.shortened_from:
-            notes.append(
-                f"Repeated tokens shortened from {stimulus.shortened_from} to {stimulus.length} "
-                "to fit the model."
-            )
-    causal = model.shape.causal
+        tested = run_battery(
+            model, corpus=corpus, roles=roles, seed=seed, refresh=refresh, progress=progress
+        )
+    general = tested.text
+    if general is None:
+        alone = texts or (() if corpus is None else corpus)
+        general = read_texts(model, alone, roles=roles, seed=seed, progress=progress)
+    evidence = {"text": general.evidence}
+    if tested.random is not None:
+        evidence["random"] = tested.random.evidence
+    verdicts = judge(rules, evidence, model.shape.causal)
+    here = here or _InTexts.of(general)
+    one = here.n_texts == 1
+    weak = ("One text is weak evidence: its scores have no interval.",) if one else ()
+    cut = general.about["cut"] if corpus is not None else 0
     return HeadsResult(
         model=model.describe(),
         settings={
             **model.settings(seed),
             "thresholds": [rule.to_json() for rule in rules],
-            "battery": None if stimulus is None else stimulus.describe(seed),
+            "battery": None
+            if tested.random is None
+            else {**tested.random.about, "text": general.about},
+            "roles": {role.name: role.definition for role in roles},
         },
-        texts=tuple(texts),
-        rules=tuple(rules),
-        labels=label_heads(rules, Evidence(scores), tested, causal),
-        scores=scores,
-        battery=None if tested is None else dict(tested.scores),
-        live_mass=1 - mean(sums, "resting"),
-        entropy=mean(sums, "entropy"),
-        distance=mean(sums, "distance"),
-        received=None if received is None else received.shares(),
-        notes=tuple(notes),
+        text=texts[0] if len(texts) == 1 else None,
+        n_texts=here.n_texts,
+        n_tokens=here.n_tokens,
+        roles=tuple(roles),
+        verdicts=verdicts,
+        labels=labels_of(verdicts),
+        scores=here.scores,
+        general=general,
+        random=tested.random,
+        live_mass=1 - mean(here.sums, "resting"),
+        entropy=mean(here.sums, "entropy"),
+        distance=mean(here.sums, "distance"),
+        received=here.received,
+        explained=tuple(explained),
+        notes=(
+            *weak,
+            *tested.notes,
+            *((f"{cut} texts of the corpus were cut to fit the model.",) if cut else ()),
+        ),
     )
 
 
-def _on_stimulus(model: Model, stimulus: RepeatedTokens, seed: int) -> Evidence:
-    """Scores on repeated random tokens, with those of the unrepeated ones as control."""
-    probes = questions(stimulus.batch, model.shape.causal)
-    probes["induction"] = stimulus.induction_offset()
-    probes["duplicate_token"] = stimulus.duplicate_offset()
-    lens = Lens(probes)
-    model.run(stimulus.batch, lens)
-    sums = from_lens(lens, model.shape.n_layers)
-    n = stimulus.sequences
-    return Evidence(
-        _scores(sums.take(range(n)), seed),
-        control=_scores(sums.take(range(n, len(sums))), seed),
-    )
+@dataclass(frozen=True)
+class _InTexts:
+    """What heads do in the texts given."""
+
+    n_texts: int
+    n_tokens: int
+    sums: HeadSums
+    scores: dict[str, Scores]
+    received: Floats | None = None
+
+    @classmethod
+    def read(
+        cls,
+        model: Model,
+        texts: Sequence[Tokens],
+        roles: Sequence[Role],
+        seed: int,
+        progress: Progress,
+    ) -> _InTexts:
+        received = Received(model, texts[0]) if len(texts) == 1 else None
+        watching = (received,) if received else ()
+        sums = scan(model, texts, roles=roles, watchers=watching, progress=progress)
+        names = [name for name in sums.names if name not in MEASURES]
+        shares = None if received is None else received.shares()
+        n_tokens = sum(len(text) for text in texts)
+        return cls(len(texts), n_tokens, sums, estimate(sums, names, seed=seed), shares)
+
+    @classmethod
+    def of(cls, reading: Reading) -> _InTexts:
+        about = reading.about
+        scores = dict(reading.evidence.scores)
+        return cls(about["texts"], about["tokens"], reading.sums, scores)
 
 
-def _scores(sums: HeadSums, seed: int) -> dict[str, Scores]:
-    return {name: score(sums, name, seed) for name in ROLES if name in sums.names}
-
-
-class _Received:
-    """Adds up what each token of one text gets, over the rows that are no special tokens."""
-
-    def __init__(self, model: Model, text: Tokens) -> None:
-        self.total = torch.zeros(
-            model.shape.n_layers, model.shape.n_heads, len(text), device=model.device
-        )
-        special = [token.special for token in text.tokens]
-        self.rows = ~torch.tensor(special, device=model.device)
-        if not self.rows.any():
-            self.rows = ~self.rows
-
-    def see(self, block: Block) -> None:
-        rows: Tensor = self.rows[block.start : block.stop].float()  # (t,)
-        part = torch.einsum("hts,t->hs", block.weights[0], rows)  # (H, S)
-        self.total[block.layer, :, block.low : block.high] += part
-
-    def shares(self) -> Floats:
-        shares: Floats = (self.total / self.rows.sum()).double().cpu().numpy()
-        return shares
-
-
-def _entries(scores: dict[str, Scores], head: Head) -> dict[str, Any]:
-    return {
-        role: scores[role].entry(head.layer, head.head) if role in scores else None
-        for role in ROLES
-    }
+def _check_roles(roles: Sequence[Role], texts: Sequence[Tokens]) -> None:
+    names = [role.name for role in roles]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"Two roles are called {twice}: give each a name of its own.")
+    local = next((role for role in roles if not role.general), None)
+    if local is not None and len(texts) > 1:
+        raise UsageError(f"The pairs of {local.name} are tokens of one text: give one text.")

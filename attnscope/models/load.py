@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -49,6 +49,7 @@ class Model:
     seats: tuple[Seat, ...]
     running: Pass
     source: Source
+    memory: dict[str, Any] = field(default_factory=dict)  # what need not be worked out twice
 
     @property
     def tokenizer(self) -> Any:
@@ -258,4 +259,5 @@ def _shape(config: Any, specs: list[AttentionSpec], reader: Reader) -> ModelShap
         vocab_size=config.vocab_size,
         max_positions=reader.max_positions,
         causal=first.causal,
+        sink=any(spec.sink for spec in specs),
     )

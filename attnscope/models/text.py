@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,17 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """One text as the model reads it. `cut` is how many tokens `--truncate` dropped."""
+    """One text as the model reads it. `cut` is how many tokens `--truncate` dropped.
+
+    offsets are the characters [start, end) that each token covers, (0, 0) for one that is not in
+    the text; None where the tokenizer cannot tell.
+    """
 
     tokens: tuple[Token, ...]
     punctuation: tuple[bool, ...]
     segments: tuple[int, ...] | None = None
     cut: int = 0
+    offsets: tuple[tuple[int, int], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -133,7 +138,9 @@ class Reader:
                 f"only {self.vocab_size}: they do not belong together."
             )
         segments = encoded.get("token_type_ids") if pair is not None else None
-        return self.from_ids(ids, segments, cut)
+        read = self.from_ids(ids, segments, cut)
+        offsets = encoded.get("offset_mapping")
+        return read if offsets is None else replace(read, offsets=tuple(map(tuple, offsets)))
 
     def from_ids(
         self, ids: Sequence[int], segments: Sequence[int] | None = None, cut: int = 0
@@ -155,7 +162,7 @@ class Reader:
             self._pieces[id_] = self._decode(id_)
         return self._pieces[id_]
 
-    def _encode(self, text: str, pair: str | None, limit: int | None) -> dict[str, list[int]]:
+    def _encode(self, text: str, pair: str | None, limit: int | None) -> dict[str, list[Any]]:
         room = limit
         if limit is not None and self.add_bos is not None:
             room = limit + self._begins_with_bos() - self.add_bos
@@ -165,6 +172,7 @@ class Reader:
             truncation=limit is not None,
             max_length=room,
             return_attention_mask=False,
+            return_offsets_mapping=self.tokenizer.is_fast,
             verbose=False,
         )
         if pair is not None and not self._separates():
@@ -173,14 +181,14 @@ class Reader:
             )
         return self._with_bos({name: list(values) for name, values in encoded.items()})
 
-    def _with_bos(self, encoded: dict[str, list[int]]) -> dict[str, list[int]]:
+    def _with_bos(self, encoded: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if self.add_bos is None:
             return encoded
         if self.bos_id is None:
             raise UsageError("This tokenizer has no BOS token: leave --add-bos/--no-add-bos out.")
         begins = encoded["input_ids"][:1] == [self.bos_id]
         if self.add_bos and not begins:
-            first = {"input_ids": self.bos_id}
+            first: dict[str, Any] = {"input_ids": self.bos_id, "offset_mapping": (0, 0)}
             return {name: [first.get(name, 0), *values] for name, values in encoded.items()}
         if not self.add_bos and begins:
             return {name: values[1:] for name, values in encoded.items()}

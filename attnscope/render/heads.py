@@ -9,16 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from rich.text import Text
 
-from attnscope.experiments.heads import HeadsResult
-from attnscope.plain import visible
+from attnscope.experiments.heads_result import HeadsResult
+from attnscope.plain import number, visible
 from attnscope.render.model import model_lines
 from attnscope.render.palette import LABELS, color
 from attnscope.render.table import Column, joined, lay_out, wrapped
-from attnscope.scoring.labels import RESTING, UNCLASSIFIED
-from attnscope.scoring.roles import ROLES
+from attnscope.scoring.estimate import Scores
+from attnscope.scoring.labels import HeadLabels
+from attnscope.scoring.rules import RESTING, UNCLASSIFIED
 from attnscope.types import Head
 
 PER_LABEL = 10  # heads of one label before the rest is left to --all
+OWN_SHOWN = 5  # heads for each role of the user's
 _FEWER = {RESTING: 4, "broad": 4}  # rows of those that many heads of any model have
 
 COLUMNS = (
@@ -81,6 +83,7 @@ def heads_table(result: HeadsResult, width: int, *, every: bool = False) -> Text
     lines = model_lines(result.model, _about(result), width)
     lines += [Text(), Text("What the heads do", style="bold")]
     lines += _summary(result, rows, width)
+    lines += own_roles(result, width)
     shown, left = (rows, 0) if every else _telling(rows)
     lines += [Text(), *lay_out(_columns(result), [_cells(row) for row in shown], width)]
     if left:
@@ -89,26 +92,16 @@ def heads_table(result: HeadsResult, width: int, *, every: bool = False) -> Text
     return joined(lines)
 
 
-def number(value: float) -> str:
-    """`.94`, `1.00`, `-.08`; a dash where there is none."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:.2f}"
-    if text in ("0.00", "-0.00"):
-        return ".00"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
-
-
 def _row(result: HeadsResult, head: Head) -> Row:
     found, at = result.labels_of(head), (head.layer, head.head)
-    rests = 1 - float(result.live_mass[at])
+    rests = 1 - float(result.general_live_mass[at])
     if not found.labels:
         none = math.nan
         return Row(head, (), None, none, none, none, none, rests, _top(result, head))
     role = found.roles[0]
     scores = result.decisive(role)
     chance = float(scores.chance[at])
-    low, high = (float(bound[at]) * (1 - chance) + chance for bound in (scores.low, scores.high))
+    low, high = (_share(float(bound[at]), chance) for bound in (scores.low, scores.high))
     return Row(
         head, found.labels, role, float(scores.raw[at]), chance, low, high, rests,
         _here(result, head, role),
@@ -117,10 +110,10 @@ def _row(result: HeadsResult, head: Head) -> Row:
 
 def _here(result: HeadsResult, head: Head, role: str) -> str:
     """What the head does of its role in these texts."""
-    scores = result.scores.get(role)
+    scores, meant = result.scores.get(role), result.all_roles[role]
     if scores is None or scores.n[head.layer, head.head] == 0:
-        return ROLES[role].absent
-    return f"{ROLES[role].phrase} {number(float(scores.raw[head.layer, head.head]))}"
+        return meant.absent
+    return f"{meant.phrase} {number(float(scores.raw[head.layer, head.head]))}"
 
 
 def _top(result: HeadsResult, head: Head) -> str:
@@ -129,15 +122,18 @@ def _top(result: HeadsResult, head: Head) -> str:
 
 
 def _about(result: HeadsResult) -> str:
-    if len(result.texts) == 1:
-        size = f"{len(result.texts[0])} tokens"
-    else:
-        size = f"{len(result.texts)} texts, {sum(len(text) for text in result.texts)} tokens"
+    size = f"{result.n_tokens} tokens"
+    if result.n_texts > 1:
+        size = f"{result.n_texts} texts, {size}"
     bos = result.settings["bos"]["token"]
     parts = [size, f"{bos} first" if bos else "no BOS"]
     battery = result.settings["battery"]
     if battery is not None:
-        parts.append(f"battery {battery['sequences']} × 2 × {battery['length']} random tokens")
+        texts = battery["text"]
+        what = f"{texts['texts']} {texts.get('what') or 'texts'}"
+        parts.append(f"battery: {what}, {battery['sequences']} × 2 × {battery['length']} random")
+        if result.random is not None and result.random.kept:
+            parts.append("from the cache")
     return " · ".join(parts)
 
 
@@ -173,7 +169,63 @@ def _rests_on(result: HeadsResult) -> str:
             for place in found.rests_on:
                 counts[place] = counts.get(place, 0) + 1
     most = sorted(counts.items(), key=lambda pair: -pair[1])
-    return "(on " + ", ".join(f"{_ON[place]} {count}" for place, count in most) + ")"
+    bos = result.settings["bos"]["token"]
+    first = f"the first token ({f'always {bos}' if bos else 'a word'})"
+    on = {**_ON, "first-token": first}
+    return "(on " + ", ".join(f"{on[place]} {count}" for place, count in most) + ")"
+
+
+def own_roles(result: HeadsResult, width: int) -> list[Text]:
+    """The heads that do most of what the user asked about, for each role of the user's."""
+    if not result.roles:
+        return []
+    lines = [Text(), Text("Your roles", style="bold")]
+    for role in result.roles:
+        scores = result.decisive(role.name) if role.name in result.scores else None
+        start = f"  {visible(role.name):<18}"
+        if scores is None or not np.isfinite(scores.lift).any():
+            lines.append(Text(f"{start}{role.absent}"))
+            continue
+        order = np.argsort(-np.nan_to_num(scores.lift, nan=-np.inf), axis=None)[:OWN_SHOWN]
+        for n, flat in enumerate(order):
+            layer, head = np.unravel_index(flat, scores.lift.shape)
+            words = f"{Head(int(layer), int(head))!s:<6}{_score_words(scores, layer, head)}"
+            lines.append(Text((start if n == 0 else " " * len(start)) + words))
+    return lines
+
+
+def _score_words(scores: Scores, layer: int, head: int) -> str:
+    raw, chance = float(scores.raw[layer, head]), float(scores.chance[layer, head])
+    words = f"{number(raw)}  chance {number(chance)}"
+    low, high = float(scores.low[layer, head]), float(scores.high[layer, head])
+    if math.isfinite(low):
+        words += f"  {number(_share(low, chance))}–{number(_share(high, chance))}"
+    return words
+
+
+def _share(lift: float, chance: float) -> float:
+    """The share of attention that a lift stands for."""
+    return lift * (1 - chance) + chance
+
+
+def _each(result: HeadsResult) -> list[HeadLabels]:
+    return [found for layer in result.labels for found in layer]
+
+
+def _values_at_rest(result: HeadsResult) -> str:
+    """What resting heads move: their values at the place where they rest."""
+    ratios = [
+        place["value_norm_ratio"]
+        for head in result.heads
+        for place in result.resting(head)
+        if place["value_norm_ratio"] is not None
+    ]
+    if not ratios:
+        return "The values where heads rest were not measured."
+    return (
+        f"Where heads rest, ‖value · W_O‖ is {number(float(np.median(ratios)))} of the mean "
+        "elsewhere (median over these heads): near 0 they add little, which is what resting is."
+    )
 
 
 def _telling(rows: Sequence[Row]) -> tuple[list[Row], int]:
@@ -187,7 +239,7 @@ def _telling(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
 
 def _columns(result: HeadsResult) -> list[Column]:
-    if len(result.texts) == 1:
+    if result.n_texts == 1:
         return list(COLUMNS)
     return [*COLUMNS[:-1], Column("in these texts", keep=5)]
 
@@ -210,11 +262,16 @@ def _cells(row: Row) -> list[Text]:
 
 
 def _legend(result: HeadsResult, shown: Sequence[Row], width: int) -> list[str]:
+    over = "battery" if result.random is not None else "texts"
     words = (
-        "score: share of attention on the label's targets. chance: what a head that looks "
+        f"score: share of attention on the label's targets, over the {over} (coreference: share of "
+        "pronouns whose antecedent gets more than its rival). chance: what a head that looks "
         "everywhere equally would score. rests: share parked on the first and special tokens."
     )
     lines = wrapped(words, width)
+    lines += (
+        wrapped(_values_at_rest(result), width) if any(r.rests_on for r in _each(result)) else []
+    )
     for note in result.notes:
         lines += wrapped(note, width)
     example = next((row.head for row in shown), None)

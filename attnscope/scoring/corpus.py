@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +67,88 @@ def read_lines(path: Path) -> list[GivenText]:
     return texts
 
 
-def _decode(data: bytes, name: str) -> str:
+def corpus_texts(path: Path, text_field: str = "text") -> Iterator[GivenText]:
+    """The texts of a corpus, as they are read: .txt (one per line), .jsonl or .parquet.
+
+    Blank ones are passed over. Raises UsageError for another ending, a missing field, or no text.
+    """
+    name = visible(str(path))
+    read = _CORPORA.get(path.suffix.lower())
+    if read is None:
+        raise UsageError(f"Cannot read {name}: its name must end in {' or '.join(_CORPORA)}.")
+    if path.is_dir():
+        raise UsageError(f"{name} is a directory: give a file.")
+    found = False
+    try:
+        for text, where in read(path, name, text_field):
+            if text.strip():
+                found = True
+                yield GivenText(text, f"text in {where} of {name}")
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {name}.") from error
+    except OSError as error:
+        raise RunError(f"Cannot read {name}: {error.strerror or error}.") from error
+    if not found:
+        raise UsageError(f"{name} holds no text.")
+
+
+_Corpus = Iterator[tuple[str, str]]  # a text, and where in the file it is
+
+
+def _plain_corpus(path: Path, name: str, field: str) -> _Corpus:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield _decode(line, name, number).strip("\r\n"), f"line {number}"
+
+
+def _json_corpus(path: Path, name: str, field: str) -> _Corpus:
+    for line, where in _plain_corpus(path, name, field):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{name}, {where}: not JSON.") from error
+        text = entry.get(field) if isinstance(entry, dict) else None
+        if not isinstance(text, str):
+            known = ", ".join(visible(key) for key in entry) if isinstance(entry, dict) else ""
+            raise UsageError(
+                f"{name}, {where}: no text in a field {visible(field)!r}; --text-field names "
+                f"another{f' ({known})' if known else ''}."
+            )
+        yield text, where
+
+
+def _parquet_corpus(path: Path, name: str, field: str) -> _Corpus:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise UsageError("A .parquet file needs pyarrow: type `pip install pyarrow`.") from error
+    try:
+        file = ParquetFile(path)
+        if field not in file.schema_arrow.names:
+            known = ", ".join(visible(key) for key in file.schema_arrow.names)
+            raise UsageError(f"{name} has no field {visible(field)!r}: --text-field takes {known}.")
+        row = 0
+        for part in file.iter_batches(columns=[field]):
+            for text in part.column(0).to_pylist():
+                row += 1
+                if text is not None:
+                    yield str(text), f"row {row}"
+    except ArrowInvalid as error:
+        raise UsageError(f"{name} is no parquet file.") from error
+
+
+_CORPORA: dict[str, Callable[[Path, str, str], _Corpus]] = {
+    ".txt": _plain_corpus,
+    ".jsonl": _json_corpus,
+    ".parquet": _parquet_corpus,
+}
+
+
+def _decode(data: bytes, name: str, first: int = 1) -> str:
+    """Bytes as text; `first` is the number of their first line in the file."""
     try:
         text = data.decode("utf-8")
         bad = data.find(b"\0")
@@ -74,6 +157,6 @@ def _decode(data: bytes, name: str) -> str:
         reason = "a NUL byte"
     except UnicodeDecodeError as error:
         bad, reason = error.start, f"byte 0x{data[error.start]:02x}, which is not UTF-8"
-    line = data.count(b"\n", 0, bad) + 1
+    line = data.count(b"\n", 0, bad) + first
     offset = bad - (data.rfind(b"\n", 0, bad) + 1)
     raise UsageError(f"{name}, line {line}, byte {offset}: {reason}. Save the file as UTF-8 text.")

@@ -1,8 +1,9 @@
-"""From sums to scores: raw, chance, lift, and an interval from resampling texts."""
+"""From sums to scores: raw, chance, lift, sink-free, and bounds from resampling texts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from attnscope.scoring.sums import Floats, HeadSums
 
 RESAMPLES = 2000
+FAMILY_ERROR = 0.05  # chance that any bound of a family is wrong, Westfall and Young 1993
+_STILL = 1e-9  # a lift that moves less over the resamples is the same in every text
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,10 @@ class Scores:
     """One question over all heads. Arrays are (L, H), NaN where there is nothing to score.
 
     raw is the mean share of attention on the targets; chance that of a uniform head;
-    lift = (raw - chance) / (1 - chance). low and high bound the lift (95 %), NaN with one text.
-    n is the number of rows, (L, H).
+    lift = (raw - chance) / (1 - chance). low and high bound the lift of this head and role (95 %);
+    bound is lower: it holds for all heads and roles at once. All three are NaN with one text.
+    sink_free and sink_free_chance are raw and chance among what is not parked on resting places,
+    live_mass. n is the number of rows.
     """
 
     raw: Floats
@@ -26,56 +31,144 @@ class Scores:
     lift: Floats
     low: Floats
     high: Floats
+    bound: Floats
+    sink_free: Floats
+    sink_free_chance: Floats
+    live_mass: Floats
     n: NDArray[np.int64]
 
     def entry(self, layer: int, head: int) -> dict[str, float | int | None] | None:
         """One head's numbers for a document; None where there is nothing to score."""
         if self.n[layer, head] == 0:
             return None
-        values = {
-            name: finite(getattr(self, name)[layer, head])
-            for name in ("raw", "chance", "lift", "low", "high")
-        }
+        values = {name: finite(getattr(self, name)[layer, head]) for name in NUMBERS}
         return {**values, "n": int(self.n[layer, head])}
 
 
-def score(sums: HeadSums, name: str, seed: int = 0) -> Scores:
-    """Score one question. The interval resamples texts, the same way for every head.
+NUMBERS = tuple(f.name for f in fields(Scores) if f.name != "n")
 
+
+def estimate(
+    sums: HeadSums,
+    names: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    error: float = FAMILY_ERROR,
+) -> dict[str, Scores]:
+    """Score questions (all of them by default), which are one family with the heads.
+
+    The intervals resample texts, the same way for every head and question. `bound` is the lift less
+    c standard errors, where c is what the greatest studentised deviation over heads and questions
+    stays below in all but `error` of the resamples (max-T).
     A lift without room above chance (every row sees only its target) is NaN.
     """
-    raw, chance, rows = sums.of(name)  # (N, L, H), (N, L), (N, L)
-    everything = np.ones((1, len(sums)))
-    raw_mean, chance_mean, lift = (part[0] for part in _estimate(everything, raw, chance, rows))
-    low = high = np.full_like(lift, np.nan)
-    if len(sums) > 1:
-        draws = _resamples(len(sums), seed)
-        _, _, lifts = _estimate(draws, raw, chance, rows)  # (B, L, H)
-        with np.errstate(invalid="ignore"):
-            low, high = _percentiles(lifts)
-    n = np.broadcast_to(rows.sum(0)[:, None], lift.shape)
-    return Scores(raw_mean, chance_mean, lift, low, high, n)
+    names = sums.names if names is None else names
+    draws = _resamples(len(sums), seed) if len(sums) > 1 else None
+    found: dict[str, dict[str, Floats]] = {}
+    greatest = np.full(RESAMPLES, -np.inf)
+    spread: dict[str, Floats] = {}
+    for name in names:
+        one = _Question.of(sums, name)
+        found[name], lifts = _measure(one), None
+        if draws is not None:
+            lifts = one.lifts(draws)  # (draws, L, H)
+            found[name] |= _percentiles(lifts)
+            spread[name], above = _studentised(lifts, found[name]["lift"])
+            greatest = np.maximum(greatest, above)
+    if draws is not None:
+        multiple = float(np.quantile(greatest[np.isfinite(greatest)], 1 - error, method="higher"))
+        for name in names:
+            found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
+    return {name: _scores(found[name], sums.of(name)) for name in names}
+
+
+def score(sums: HeadSums, name: str, seed: int = 0) -> Scores:
+    """One question as a family of its own."""
+    return estimate(sums, [name], seed=seed)[name]
+
+
+def difference(
+    before: HeadSums, after: HeadSums, name: str, seed: int = 0
+) -> tuple[Floats, Floats, Floats]:
+    """Lift after less lift before, and its 95 % interval over the same texts, (L, H) each.
+
+    The interval is NaN where there is one text, or where the texts are not as many.
+    """
+    one, other = _Question.of(before, name), _Question.of(after, name)
+    moved = _measure(other)["lift"] - _measure(one)["lift"]
+    if len(before) != len(after) or len(before) < 2:
+        return moved, np.full_like(moved, np.nan), np.full_like(moved, np.nan)
+    draws = _resamples(len(before), seed)
+    bounds = _percentiles(other.lifts(draws) - one.lifts(draws))
+    return moved, bounds["low"], bounds["high"]
 
 
 def mean(sums: HeadSums, name: str) -> Floats:
     """The mean over rows of a question without chance, (L, H); NaN where no row was asked."""
-    raw, _, rows = sums.of(name)
-    total = rows.sum(0)[:, None].astype(float)
+    one = sums.of(name)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(raw.sum(0) / total)
+        return np.asarray(one.raw[..., 0].sum(0) / one.rows[..., 0].sum(0)[:, None])
 
 
-def _estimate(
-    weights: Floats, raw: Floats, chance: Floats, rows: NDArray[np.int64]
-) -> tuple[Floats, Floats, Floats]:
-    """raw, chance and lift, each (draws, L, H), with texts counted as often as `weights` say."""
-    total = np.tensordot(weights, rows, 1)[..., None]  # (draws, L, 1)
+def finite(value: float) -> float | None:
+    """The number for a document: None where it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class _Question:
+    """The sums of one question: raw (N, L, H), chance and rows (N, L)."""
+
+    raw: Floats
+    chance: Floats
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sums: HeadSums, name: str) -> _Question:
+        one = sums.of(name)
+        return cls(one.raw[..., 0], one.chance[..., 0], one.rows[..., 0])
+
+    def means(self, weights: Floats) -> tuple[Floats, Floats]:
+        """raw and chance, (draws, L, H) and (draws, L, 1); texts count as often as weights say."""
+        total = np.tensordot(weights, self.rows, 1)[..., None]  # (draws, L, 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            raw = np.tensordot(weights, self.raw, 1) / total  # (draws, L, H)
+            return raw, np.tensordot(weights, self.chance, 1)[..., None] / total
+
+    def lifts(self, weights: Floats) -> Floats:
+        """The lift in each draw, (draws, L, H)."""
+        return _lift(*self.means(weights))
+
+
+def _lift(raw: Floats, chance: Floats) -> Floats:
+    room = 1 - chance
     with np.errstate(invalid="ignore", divide="ignore"):
-        raw_mean = np.tensordot(weights, raw, 1) / total  # (draws, L, H)
-        chance_mean = np.tensordot(weights, chance, 1)[..., None] / total  # (draws, L, 1)
-        room = 1 - chance_mean
-        lift = np.where(room > 1e-12, (raw_mean - chance_mean) / room, np.nan)
-    return raw_mean, np.broadcast_to(chance_mean, raw_mean.shape), lift
+        return np.where(room > 1e-12, (raw - chance) / room, np.nan)
+
+
+def _measure(one: _Question) -> dict[str, Floats]:
+    raw, chance = (part[0] for part in one.means(np.ones((1, len(one.raw)))))
+    return {"raw": raw, "chance": np.broadcast_to(chance, raw.shape), "lift": _lift(raw, chance)}
+
+
+def _scores(found: dict[str, Floats], one: HeadSums) -> Scores:
+    nothing = np.full_like(found["lift"], np.nan)
+    n = np.broadcast_to(one.rows[..., 0].sum(0)[:, None], nothing.shape)
+    free, chance, live = (a[..., 0].sum(0) for a in (one.free, one.free_chance, one.live))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        there = np.where(chance > 0, live, np.nan)  # no target but resting places: nothing to say
+        return Scores(
+            raw=found["raw"],
+            chance=found["chance"],
+            lift=found["lift"],
+            low=found.get("low", nothing),
+            high=found.get("high", nothing),
+            bound=found.get("bound", nothing),
+            sink_free=free / there,
+            sink_free_chance=chance / there,
+            live_mass=np.where(n > 0, live, np.nan) / n,
+            n=n,
+        )
 
 
 def _resamples(n_texts: int, seed: int) -> Floats:
@@ -85,20 +178,34 @@ def _resamples(n_texts: int, seed: int) -> Floats:
     return generator.multinomial(n_texts, share, size=RESAMPLES).astype(float)
 
 
-def _percentiles(lifts: Floats) -> tuple[Floats, Floats]:
+def _studentised(lifts: Floats, lift: Floats) -> tuple[Floats, Floats]:
+    """The standard error of each lift (L, H), and each draw's greatest deviation, (draws,)."""
+    known = np.isfinite(lifts)
+    whole = bool(known.all())
+    if not whole and not known.any():
+        return np.full_like(lift, np.nan), np.full(len(lifts), -np.inf)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = lifts.std(0) if whole else _nanstd(lifts, known)
+        above = (lifts - lift) / np.where(spread > _STILL, spread, np.inf)
+    greatest = above if whole else np.where(known, above, -np.inf)
+    return spread, greatest.max(axis=tuple(range(1, greatest.ndim)))
+
+
+def _nanstd(lifts: Floats, known: NDArray[np.bool_]) -> Floats:
+    count = known.sum(0)
+    filled = np.where(known, lifts, 0.0)
+    middle = filled.sum(0) / count
+    spread: Floats = np.sqrt((np.where(known, lifts - middle, 0.0) ** 2).sum(0) / count)
+    return spread
+
+
+def _percentiles(lifts: Floats) -> dict[str, Floats]:
     """The middle 95 % over draws. Draws without a single row to score are left out."""
     known = np.isfinite(lifts)
-    if known.all():
-        low, high = np.percentile(lifts, [2.5, 97.5], axis=0)
-        return low, high
     low = np.full(lifts.shape[1:], np.nan)
     high = low.copy()
-    some = known.any(0)
-    if some.any():
+    if known.all():
+        low, high = np.percentile(lifts, [2.5, 97.5], axis=0)
+    elif (some := known.any(0)).any():
         low[some], high[some] = np.nanpercentile(lifts[:, some], [2.5, 97.5], axis=0)
-    return low, high
-
-
-def finite(value: float) -> float | None:
-    """The number for a document: None where it is not finite."""
-    return float(value) if np.isfinite(value) else None
+    return {"low": low, "high": high}

@@ -2,72 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from attnscope.config_files import config_path
-from attnscope.errors import UsageError, did_you_mean
-from attnscope.plain import visible
+from attnscope.scoring.coreference import NEAREST_WRONG
 from attnscope.scoring.estimate import Scores
-from attnscope.scoring.roles import ROLES
+from attnscope.scoring.rules import RESTING, Rule
+from attnscope.scoring.sums import Floats
 
 MIN_ROWS = 8  # rows that a contrast label needs where nothing is there to contrast with
-UNCLASSIFIED = "unclassified"
-RESTING = "resting"
-LABELS = (  # in the order in which they are shown
-    "previous-token",
-    "next-token",
-    "local",
-    "current-token",
-    "duplicate-token",
-    "induction",
-    "shifted-induction",
-    "anti-induction",
-    "coreference",
-    RESTING,
-    "broad",
-    UNCLASSIFIED,
-)
-RESTING_PLACES = ("first-token", "special-token", "punctuation", "sink")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One way to earn a label; the fields are explained in configs/labels.yaml."""
-
-    label: str
-    role: str
-    minimum: float
-    evidence: tuple[str, ...]
-    source: str
-    contrast: bool = False
-    causal: bool = False
-    unless: tuple[str, ...] = ()
-    rests_on: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The threshold as the settings of a document record it."""
-        return {
-            "label": self.label,
-            "role": self.role,
-            "minimum": self.minimum,
-            "evidence": [*self.evidence],
-        }
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Scores by role on one kind of text. `control` are those of the unrepeated tokens."""
+    """Scores by role on one kind of text.
+
+    `control` are those of the unrepeated tokens; `baselines` what simple rules score on the same
+    items, by role.
+    """
 
     scores: Mapping[str, Scores]
     control: Mapping[str, Scores] | None = None
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,102 +38,102 @@ class HeadLabels:
     roles: tuple[str, ...]  # the role behind each label
 
 
-def read_rules(path: Path | None = None) -> tuple[Rule, ...]:
-    """The rules of a labels file, ours by default. Unknown keys, labels and roles are errors."""
-    path = path or config_path("labels.yaml")
-    try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"Cannot read {visible(str(path))}: {visible(reason)}.") from error
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{visible(str(path))} is not a list of rules.")
-    return tuple(_rule(entry, path) for entry in entries)
+@dataclass(frozen=True)
+class Check:
+    """One condition of a rule on one kind of text, for every head: does `value` reach `least`?
+
+    `what` says what the value is; arrays are (L, H).
+    """
+
+    what: str
+    on: str
+    value: Floats
+    least: Floats
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        """Where it is met; what cannot be scored meets nothing."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.value >= self.least)
 
 
-def _rule(entry: dict[str, Any], path: Path) -> Rule:
-    known = {field.name for field in fields(Rule)}
-    for key in entry:
-        if key not in known:
-            raise UsageError(
-                f"{visible(str(path))}: unknown key {visible(str(key))!r}."
-                + did_you_mean(str(key), known)
-            )
-    try:
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-        }
-        rule = Rule(**values)
-    except TypeError as error:
-        raise UsageError(
-            f"{visible(str(path))}: a rule needs label, role, minimum, evidence and source."
-        ) from error
-    for label in (rule.label, *rule.unless):
-        if label not in LABELS:
-            raise UsageError(
-                f"{visible(str(path))}: unknown label {visible(str(label))!r}."
-                + did_you_mean(str(label), LABELS)
-            )
-    if rule.rests_on not in (None, *RESTING_PLACES):
-        raise UsageError(f"{visible(str(path))}: rests_on takes {', '.join(RESTING_PLACES)}.")
-    if not isinstance(rule.minimum, (int, float)) or not math.isfinite(rule.minimum):
-        raise UsageError(
-            f"{visible(str(path))}: minimum {visible(str(rule.minimum))!r} is no number."
-        )
-    if rule.role not in ROLES:
-        raise UsageError(
-            f"{visible(str(path))}: unknown role {visible(str(rule.role))!r}."
-            + did_you_mean(str(rule.role), ROLES)
-        )
-    if set(rule.evidence) - {"texts", "battery"} or not rule.evidence:
-        raise UsageError(f"{visible(str(path))}: `evidence` takes texts and battery.")
-    return rule
+@dataclass(frozen=True)
+class Verdict:
+    """A rule with all its conditions, and where it holds, (L, H)."""
+
+    rule: Rule
+    checks: tuple[Check, ...]
+    lift: Floats
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        """Where every condition is met."""
+        return np.asarray(np.all([check.holds for check in self.checks], axis=0))
 
 
-def label_heads(
-    rules: Sequence[Rule], texts: Evidence, battery: Evidence | None, causal: bool
-) -> list[list[HeadLabels]]:
-    """The labels of every head, [layer][head]. Without a battery the texts must show it all."""
-    shape = next(iter(texts.scores.values())).raw.shape
-    held: list[tuple[Rule, NDArray[np.bool_], NDArray[np.float64]]] = []
+def judge(
+    rules: Sequence[Rule], evidence: Mapping[str, Evidence], causal: bool
+) -> tuple[Verdict, ...]:
+    """Try every rule on every head. `evidence` is by kind of text: text, random.
+
+    A rule whose kind of text was not read rests on `text` alone; one whose role was not scored
+    there is not tried.
+    """
+    found = []
     for rule in rules:
-        if rule.causal and not causal:
+        kinds = dict.fromkeys(kind if kind in evidence else "text" for kind in rule.evidence)
+        tried = [(kind, evidence[kind]) for kind in kinds]
+        if (rule.causal and not causal) or any(rule.role not in one.scores for _, one in tried):
             continue
-        evidence = [
-            texts if battery is None or name == "texts" else battery for name in rule.evidence
-        ]
-        if all(rule.role in one.scores for one in evidence):
-            holds = np.logical_and.reduce([_holds(rule, one) for one in evidence])
-            held.append((rule, holds, evidence[-1].scores[rule.role].lift))
+        checks = [check for kind, one in tried for check in _checks(rule, kind, one)]
+        found.append(Verdict(rule, tuple(checks), tried[-1][1].scores[rule.role].lift))
+    return tuple(found)
+
+
+def _checks(rule: Rule, kind: str, evidence: Evidence) -> list[Check]:
+    scores = evidence.scores[rule.role]
+    least = np.full(scores.lift.shape, float(rule.minimum))
+    alone = bool(np.isnan(scores.bound).all())  # one text has no bound: its lift decides
+    bound = scores.lift if alone else scores.bound
+    checks = [Check("lift" if alone else "lower bound of the lift", kind, bound, least)]
+    if rule.contrast and evidence.control is None:
+        rows = scores.n.astype(float)
+        checks.append(Check("rows with a target", kind, rows, np.full_like(rows, MIN_ROWS)))
+    elif rule.contrast and evidence.control is not None:
+        without = np.nan_to_num(evidence.control[rule.role].raw)
+        checks.append(Check("score above unrepeated tokens", kind, scores.raw - without, least))
+    if rule.baselines:
+        share = bound * (1 - scores.chance) + scores.chance
+        for name, reached in evidence.baselines.get(rule.role, {}).items():
+            above = np.full_like(least, np.nextafter(reached, 1))
+            checks.append(Check(f"lower bound against “{name}”", kind, share, above))
+        wrong = evidence.scores[NEAREST_WRONG]
+        low = wrong.lift if alone else wrong.low
+        some = np.full_like(low, np.nextafter(0, 1))
+        checks.append(Check("lower bound of the lift where the nearest is wrong", kind, low, some))
+    return checks
+
+
+def labels_of(verdicts: Sequence[Verdict]) -> list[list[HeadLabels]]:
+    """The labels of every head, [layer][head]."""
+    shape = verdicts[0].lift.shape if verdicts else (0, 0)
+    held = [(verdict, verdict.holds) for verdict in verdicts]
     return [
-        [_labels_of(held, layer, head) for head in range(shape[1])] for layer in range(shape[0])
+        [
+            _head_labels([verdict for verdict, holds in held if holds[layer, head]], layer, head)
+            for head in range(shape[1])
+        ]
+        for layer in range(shape[0])
     ]
 
 
-def _holds(rule: Rule, evidence: Evidence) -> NDArray[np.bool_]:
-    """Where the rule holds, (L, H): NaN holds nowhere. One text has no bound: its lift decides."""
-    scores = evidence.scores[rule.role]
-    bound = np.where(np.isnan(scores.low), scores.lift, scores.low)
-    with np.errstate(invalid="ignore"):
-        holds = bound >= rule.minimum
-        if rule.contrast and evidence.control is None:  # texts alone: at least so many chances
-            holds &= scores.n >= MIN_ROWS
-        elif rule.contrast and evidence.control is not None:
-            without = np.nan_to_num(evidence.control[rule.role].raw)
-            holds &= scores.raw - without >= rule.minimum
-    return np.asarray(holds)
-
-
-def _labels_of(
-    held: Sequence[tuple[Rule, NDArray[np.bool_], NDArray[np.float64]]], layer: int, head: int
-) -> HeadLabels:
-    won = [(lift[layer, head], rule) for rule, holds, lift in held if holds[layer, head]]
-    names = {rule.label for _, rule in won}
-    won = [(lift, rule) for lift, rule in won if not names & set(rule.unless)]
+def _head_labels(won: list[Verdict], layer: int, head: int) -> HeadLabels:
+    names = {verdict.rule.label for verdict in won}
+    kept = [verdict for verdict in won if not names & set(verdict.rule.unless)]
     # What a head does comes before where it rests when it has nothing to do.
-    won.sort(key=lambda pair: (pair[1].label == RESTING, -pair[0]))
+    kept.sort(key=lambda one: (one.rule.label == RESTING, -one.lift[layer, head]))
     strongest: dict[str, str] = {}
-    for _, rule in won:
-        strongest.setdefault(rule.label, rule.role)
-    rests = tuple(rule.rests_on for _, rule in won if rule.rests_on is not None)
+    for verdict in kept:
+        strongest.setdefault(verdict.rule.label, verdict.rule.role)
+    rests = tuple(one.rule.rests_on for one in kept if one.rule.rests_on is not None)
     return HeadLabels(tuple(strongest), rests, tuple(strongest.values()))

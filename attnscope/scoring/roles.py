@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.attention.probes import Breadth, Columns, Offset, Pairs, Probe
-from attnscope.types import TokenBatch
+from attnscope.attention.probes import Breadth, Columns, Offset, Pairs, Probe, Sink
+from attnscope.types import ModelShape, TokenBatch
 
-Ask = Callable[[TokenBatch, bool], Probe | None]  # (texts, causal) to a probe; None: does not apply
+Ask = Callable[[TokenBatch, ModelShape], Probe | None]  # None: does not apply
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,17 @@ class Role:
     """One thing a head can do.
 
     `phrase` names the targets in a sentence about one text; `absent` is said where a text has none.
+    For a role of the user's: `definition` says all that it is, None where code does; `general` is
+    False for one that only makes sense in the texts given.
     """
 
     name: str
     phrase: str
     ask: Ask
     absent: str = "none here"
+    home: str = "text"  # the kind of text that decides it: text, or random tokens
+    definition: str | None = None
+    general: bool = True
 
 
 def _first(batch: TokenBatch) -> Tensor:
@@ -42,39 +47,46 @@ def resting_places(batch: TokenBatch) -> Tensor:
     return batch.special | _first(batch)
 
 
-def _after(batch: TokenBatch, first: int) -> Tensor:
+def rows_from(batch: TokenBatch, first: int) -> Tensor:
+    """The rows from `first` on, (B, T) bool."""
     index = torch.arange(batch.ids.shape[1], device=batch.ids.device)
     return batch.valid & (index >= first)
 
 
+def offset(batch: TokenBatch, steps: int) -> Probe:
+    """The key `steps` after the query (before it, where negative)."""
+    # Row -steps looks back at position 0, which is a resting place: that row cannot tell.
+    rows = rows_from(batch, 1 - steps) if steps < 0 else batch.valid
+    return Offset(rows, (steps,))
+
+
 def _back(steps: int) -> Ask:
-    # Row `steps` looks back at position 0, which is a resting place: that row cannot tell.
-    return lambda batch, causal: Offset(_after(batch, steps + 1), (-steps,))
+    return lambda batch, shape: offset(batch, -steps)
 
 
-def _next(batch: TokenBatch, causal: bool) -> Probe | None:
-    return None if causal else Offset(batch.valid, (1,))
+def _next(batch: TokenBatch, shape: ModelShape) -> Probe | None:
+    return None if shape.causal else offset(batch, 1)
 
 
-def _local(batch: TokenBatch, causal: bool) -> Probe:
+def _local(batch: TokenBatch, shape: ModelShape) -> Probe:
     # Rows 1 and 2 have the first token, a resting place, among their targets: they cannot tell.
-    clear = batch.valid & ~(_after(batch, 1) & ~_after(batch, 3))
-    return Offset(clear, (-1, -2) if causal else (-1, -2, 1, 2))
+    clear = batch.valid & ~(rows_from(batch, 1) & ~rows_from(batch, 3))
+    return Offset(clear, (-1, -2) if shape.causal else (-1, -2, 1, 2))
 
 
-def _current(batch: TokenBatch, causal: bool) -> Probe:
-    return Offset(batch.valid, (0,))
+def _current(batch: TokenBatch, shape: ModelShape) -> Probe:
+    return offset(batch, 0)
 
 
-def _first_token(batch: TokenBatch, causal: bool) -> Probe:
-    return Columns(_after(batch, 1), _first(batch))
+def _first_token(batch: TokenBatch, shape: ModelShape) -> Probe:
+    return Columns(rows_from(batch, 1), _first(batch))
 
 
-def _special_token(batch: TokenBatch, causal: bool) -> Probe:
+def _special_token(batch: TokenBatch, shape: ModelShape) -> Probe:
     return Columns(batch.valid & ~batch.special, batch.special & ~_first(batch))
 
 
-def _punctuation(batch: TokenBatch, causal: bool) -> Probe:
+def _punctuation(batch: TokenBatch, shape: ModelShape) -> Probe:
     return Columns(batch.valid & ~batch.punctuation, batch.punctuation)
 
 
@@ -94,24 +106,28 @@ def _earlier_copies(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
 
 
-def _duplicate(batch: TokenBatch, causal: bool) -> Probe:
+def _sink(batch: TokenBatch, shape: ModelShape) -> Probe | None:
+    return Sink(batch.valid & ~batch.special) if shape.sink else None
+
+
+def _duplicate(batch: TokenBatch, shape: ModelShape) -> Probe:
     text, query, copy = _earlier_copies(batch)
-    if not causal:  # copies on either side
+    if not shape.causal:  # copies on either side
         text, query, copy = text.repeat(2), torch.cat([query, copy]), torch.cat([copy, query])
     return Pairs(batch.valid, text, query, copy)
 
 
-def _induction(batch: TokenBatch, causal: bool) -> Probe:
+def _induction(batch: TokenBatch, shape: ModelShape) -> Probe:
     """The token after each earlier copy: [A][B] … [A], from the second A to B."""
     text, query, copy = _earlier_copies(batch)
     return Pairs(batch.valid, text, query, copy + 1)
 
 
-def _broad(batch: TokenBatch, causal: bool) -> Probe:
+def _broad(batch: TokenBatch, shape: ModelShape) -> Probe:
     return Breadth(batch.valid)
 
 
-def _no_pairs(batch: TokenBatch, causal: bool) -> None:
+def _no_pairs(batch: TokenBatch, shape: ModelShape) -> None:
     """Needs marked pronouns, which a plain text does not have."""
 
 
@@ -126,8 +142,9 @@ ROLES: dict[str, Role] = {
         Role("first_token", "first token", _first_token),
         Role("special_token", "special tokens", _special_token, "none here"),
         Role("punctuation", "punctuation", _punctuation, "none here"),
-        Role("duplicate_token", "earlier copies", _duplicate, "no repeats here"),
-        Role("induction", "after a copy", _induction, "no repeats here"),
+        Role("sink", "learned sink", _sink),
+        Role("duplicate_token", "earlier copies", _duplicate, "no repeats here", "random"),
+        Role("induction", "after a copy", _induction, "no repeats here", "random"),
         Role("coreference", "antecedent", _no_pairs, "no pairs marked"),
         Role("broad", "evenly", _broad, "too short"),
     )

@@ -14,7 +14,7 @@ from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.types import TokenBatch
 
-LENGTH, SEQUENCES, CONTROLS = 50, 4, 1
+LENGTH, SEQUENCES, CONTROLS = 50, 32, 8
 _BYTE_FALLBACK = re.compile(r"^<0x[0-9A-F]{2}>$")
 
 
@@ -44,21 +44,22 @@ class RepeatedTokens:
             "bos": self.bos,
         }
 
-    def induction_offset(self) -> Probe:
-        """Where an induction head would look if every text repeated: also asked of the control."""
-        return self._second_half(1)
+    def probes(self, batch: TokenBatch) -> dict[str, Probe]:
+        """Where heads would look if every text of a part of the batch repeated: also the control.
 
-    def duplicate_offset(self) -> Probe:
-        """Where the earlier copy stands, or would stand."""
-        return self._second_half(0)
+        The token after the earlier copy, and the copy itself.
+        """
+        return {
+            "induction": self._second_half(batch, 1),
+            "duplicate_token": self._second_half(batch, 0),
+        }
 
-    def _second_half(self, ahead: int) -> Probe:
-        n_texts = len(self.batch)
-        device, middle = self.batch.ids.device, self.start + self.length
+    def _second_half(self, batch: TokenBatch, ahead: int) -> Probe:
+        device, middle = batch.ids.device, self.start + self.length
         query = torch.arange(middle, middle + self.length, device=device)
-        text = torch.arange(n_texts, device=device).repeat_interleave(self.length)
-        queries = query.repeat(n_texts)
-        return Pairs(self.batch.valid, text, queries, queries - self.length + ahead)
+        text = torch.arange(len(batch), device=device).repeat_interleave(self.length)
+        queries = query.repeat(len(batch))
+        return Pairs(batch.valid, text, queries, queries - self.length + ahead)
 
 
 def repeated_tokens(
