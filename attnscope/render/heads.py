@@ -112,7 +112,7 @@ def _here(result: HeadsResult, head: Head, role: str) -> str:
     """What the head does of its role in these texts."""
     scores, meant = result.scores.get(role), result.all_roles[role]
     if scores is None or scores.n[head.layer, head.head] == 0:
-        return meant.absent
+        return meant.absent or _top(result, head)
     return f"{meant.phrase} {number(float(scores.raw[head.layer, head.head]))}"
 
 

@@ -71,11 +71,15 @@ def bundled_passages() -> tuple[Passage, ...]:
 
 
 def passages_for(model: Model) -> tuple[tuple[Passage, ...], str]:
-    """The passages that suit a model: a bundled one brings stories in its own language."""
-    own = Path(model.source.directory) / "passages.json"
-    if model.source.kind == "bundled" and own.is_file():
-        return tuple(read_passages(own)), "stories of its own language"
+    """The passages that suit a model: the bundled ones know a made-up language, told in stories."""
+    if model.source.kind == "bundled":
+        return _stories(), "stories of its own language"
     return bundled_passages(), "English passages"
+
+
+@cache
+def _stories() -> tuple[Passage, ...]:
+    return tuple(read_passages(files("attnscope.models").joinpath("bundled", "stories.json")))
 
 
 def read_passages(path: Traversable | Path) -> list[Passage]:

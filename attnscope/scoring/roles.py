@@ -134,18 +134,18 @@ def _no_pairs(batch: TokenBatch, shape: ModelShape) -> None:
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (
-        Role("previous_token", "previous token", _back(1)),
-        Role("next_token", "next token", _next),
+        Role("previous_token", "previous", _back(1)),
+        Role("next_token", "next", _next),
         Role("second_previous", "second previous", _back(2)),
         Role("current_token", "itself", _current),
         Role("local", "within two", _local),
-        Role("first_token", "first token", _first_token),
-        Role("special_token", "special tokens", _special_token, "none here"),
-        Role("punctuation", "punctuation", _punctuation, "none here"),
+        Role("first_token", "first", _first_token),
+        Role("special_token", "special", _special_token),
+        Role("punctuation", "punctuation", _punctuation),
         Role("sink", "learned sink", _sink),
-        Role("duplicate_token", "earlier copies", _duplicate, "no repeats here", "random"),
-        Role("induction", "after a copy", _induction, "no repeats here", "random"),
-        Role("coreference", "antecedent", _no_pairs, "no pairs marked"),
+        Role("duplicate_token", "copies", _duplicate, "no repeats", "random"),
+        Role("induction", "after copy", _induction, "no repeats", "random"),
+        Role("coreference", "antecedent", _no_pairs, ""),
         Role("broad", "evenly", _broad, "too short"),
     )
 }
