@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,10 +39,10 @@ def _from_file(path: Path) -> AttentionShape:
 
 
 def _from_checkpoint(name: str, revision: str | None, progress: Progress) -> AttentionShape:
-    try:
-        return known_shape(name)
-    except UsageError:
-        pass
+    # A row stands in for the hub, as the hub has it today: not for a place on the disk.
+    if revision is None and not os.path.lexists(os.path.expanduser(name)):
+        with contextlib.suppress(UsageError):
+            return known_shape(name)
     try:
         return shape_from_config(find_config(name, revision, progress), name)
     except CheckpointError as error:

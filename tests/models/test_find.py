@@ -42,6 +42,14 @@ def test_a_directory_needs_only_its_config(home: Path) -> None:
     assert (shape.name, shape.n_layers, shape.positions) == ("here", 2, 64)
 
 
+def test_a_place_on_the_disk_and_a_revision_go_before_what_is_known(home: Path) -> None:
+    (home / "here").rename(home / "gpt2")
+    assert find(model="gpt2")[0].n_layers == 2
+    assert find("gpt2")[0].n_layers == 12
+    with pytest.raises(CheckpointError, match="gpt2-xl"):
+        find_shapes((), "gpt2-xl", None, "v2", no_progress)
+
+
 def test_a_bundled_checkpoint(home: Path) -> None:
     assert find(model="demo-bert")[0].causal is False
 
