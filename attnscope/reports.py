@@ -20,8 +20,9 @@ class CompareResult(compare_experiment.CompareResult):
 
 
 def compare(*names: str, **options: Any) -> CompareResult:
-    """A model beside its MHA, GQA and MQA twins; options as in `attnscope.experiments.compare`.
+    """A model beside its MHA, GQA and MQA twins, by names as `attnscope compare` lists them.
 
-    >>> compare("llama-3-8b", context="32k").to_frame()
+    Options as in `attnscope.experiments.compare.compare`. Raises UsageError for amounts that make
+    no sense, CheckpointError for a config that cannot be read.
     """
     return CompareResult(**vars(compare_experiment.compare(*names, **options)))

@@ -81,9 +81,10 @@ def _notes(result: CompareResult) -> list[str]:
         "new token, prefill: FLOPs of attention at this context. FLOP/byte: scores and values of "
         "a new token, for each byte of cache read."
     )
+    words.append(f"attention, weights: {settings.weights.name}.")
     words.append(
-        f"attention, weights: {settings.weights.name}. tokens fit, texts fit: what "
-        f"{_kept(binary(settings.memory))} holds beside the weights; activations are not counted."
+        "tokens fit: how long the texts can be. texts fit: how many of this length. Both in "
+        f"{_kept(binary(settings.memory))} beside the weights; activations are not counted."
     )
     if unknown := [visible(s.name) for s in shapes if s.parameters is None]:
         words.append(f"Weights of {', '.join(unknown)} are not known, and not taken off.")
