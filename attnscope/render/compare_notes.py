@@ -32,7 +32,10 @@ def heading(result: CompareResult, width: int) -> list[Text]:
     batch = f"batch{_KEPT}{_kept(grouped(settings.batch))}"
     at = f"{contexts} tokens, {batch}, {settings.kept.name}{_KEPT}cache"
     if len(result.shapes) > 1:
-        name, about = f"{len(result.shapes)} models", f"as they are, {at}"
+        name, about = (
+            f"{len(result.shapes)} models",
+            f"as they are, {at}" if all(row.as_is for row in result.rows) else at,
+        )
     else:
         shape = result.shapes[0]
         name = visible(shape.name)

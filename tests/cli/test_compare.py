@@ -94,6 +94,17 @@ def test_it_is_quick_and_brings_no_torch() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
+def test_several_models_are_said_to_stand_as_they_are_when_they_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([*CLASSIC, "gpt2", "llama-2-7b"]) == 0
+    assert capsys.readouterr().out.startswith("2 models  as they are, 1 024 tokens, batch 1")
+    assert run([*CLASSIC, "gpt2", "llama-2-7b", "--kv-heads", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 models  1 024 tokens, batch 1")
+    assert out.count("MHA *") == 4  # in both tables
+
+
 def test_json_csv_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*CLASSIC, "-F", "json", "--context", "1e12", "--batch", "1000"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
