@@ -8,8 +8,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attnscope.api import Model, load
+    from attnscope.reports import compare
 
-__all__ = ["Model", "__version__", "load"]
+__all__ = ["Model", "__version__", "compare", "load"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from attnscope import api
 
         return getattr(api, name)
+    if name == "compare":
+        from attnscope import reports
+
+        return reports.compare
     raise AttributeError(f"module 'attnscope' has no attribute {name!r}")

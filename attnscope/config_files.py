@@ -14,10 +14,16 @@ def config_path(name: str) -> Path:
     for directory in (package / "configs", package.parent / "configs"):
         if (directory / name).is_file():
             return directory / name
-    raise RunError(
-        f"This installation of attnscope lacks its file configs/{name}. "
-        "Type `pip install --force-reinstall attnscope`."
-    )
+    raise _lacks(name)
+
+
+def config_files(folder: str) -> tuple[Path, ...]:
+    """The .yaml files of `configs/FOLDER`, in the order of their names."""
+    package = Path(__file__).parent
+    for directory in (package / "configs", package.parent / "configs"):
+        if found := sorted((directory / folder).glob("*.yaml")):
+            return tuple(found)
+    raise _lacks(folder)
 
 
 def cache_directory() -> Path:
@@ -28,3 +34,10 @@ def cache_directory() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("attnscope", appauthor=False))
+
+
+def _lacks(name: str) -> RunError:
+    return RunError(
+        f"This installation of attnscope lacks its file configs/{name}. "
+        "Type `pip install --force-reinstall attnscope`."
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.app import app, run
+from attnscope.models.shapes import known_shapes
 from attnscope.models.supported import SUPPORTED
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -30,7 +31,7 @@ def _commands() -> list[list[str]]:
 @pytest.mark.parametrize("command", _commands(), ids=" ".join)
 def test_commands_and_options_exist(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names = [word for word in command if re.fullmatch(r"[a-z]+", word)]
-    words = names[:2] if names[0] == "models" else names[:1]
+    words = command[:2] if names[0] in ("compare", "models") else names[:1]
     assert run([*words, "--help"]) == 0
     text = capsys.readouterr().out
     for option in (word for word in command if word.startswith("--")):
@@ -60,6 +61,18 @@ def test_the_supported_table_is_the_code_s() -> None:
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[2:]
     shown = {name: layout for layout, names in rows for name in names.split(", ")}
     assert shown == dict(SUPPORTED)
+
+
+def test_the_memory_table_is_what_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {" ".join(command): output for command, output in _outputs()}
+    assert run(["compare", "mha-vs-gqa"]) == 0
+    assert capsys.readouterr().out == shown["compare mha-vs-gqa"]
+    named = re.search(r"names (\d+) published models", README)
+    assert named is not None
+    assert int(named[1]) == len(known_shapes())
 
 
 def _outputs() -> list[tuple[list[str], str]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import attnscope
-from attnscope.cli import models
+from attnscope.cli import compare, models
 from attnscope.cli.bench import bench
 from attnscope.cli.capture import capture
 from attnscope.cli.heads import heads
@@ -31,6 +31,7 @@ app = typer.Typer(
 for command in (heads, show, capture, verify, bench):
     app.command()(command)
 models.app.command()(info)
+app.add_typer(compare.app, name="compare")
 app.add_typer(models.app, name="models")
 
 
@@ -85,6 +86,7 @@ def run(arguments: list[str]) -> int:
 
 
 _STAND_INS = {"×": "x", "·": "-", "–": "-", "…": "...", "→": "->", "‖": "||", "±": "+-"}
+_STAND_INS |= {"╰": "\\", "─": "-", "╯": "/"}
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:

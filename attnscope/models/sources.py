@@ -73,6 +73,28 @@ def resolve(
     return _from_path(name, path, progress, tokenizer_only)
 
 
+def find_config(name: str, revision: str | None = None, progress: Progress = no_progress) -> Path:
+    """The config.json of the checkpoint `name`. From the hub nothing else is taken."""
+    path = Path(os.path.expanduser(name))
+    if not name.strip() or name in checkpoints() or _is_path(name, path):
+        return resolve(name, revision, progress).directory / "config.json"
+    import huggingface_hub
+
+    try:
+        cached = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
+        if isinstance(cached, str):
+            return Path(cached)
+        with _quiet_hub():
+            huggingface_hub.HfApi().model_info(name, revision=revision, timeout=_PATIENCE)
+            bar = _bar(lambda done, total: progress(f"downloading {name}, MB", done, total))
+            directory = huggingface_hub.snapshot_download(
+                name, revision=revision, allow_patterns=["config.json"], tqdm_class=bar
+            )
+    except Exception as error:  # as in _from_hub
+        raise CheckpointError(_hub_failure(name, revision, error)) from error
+    return Path(directory) / "config.json"
+
+
 def _from_catalogue(known: Checkpoint) -> Source:
     if not known.ready:
         raise CheckpointError(

@@ -1,0 +1,28 @@
+"""Reports that need no model to be loaded: `attnscope.compare(...)`, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnscope.experiments import compare as compare_experiment
+
+
+class CompareResult(compare_experiment.CompareResult):
+    """Bytes and FLOPs of each variant: `to_frame()`, `to_json()`, and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the cache against the context, or bars for several models: .png, .svg or .pdf."""
+        from attnscope.render.memory import draw_compare
+
+        draw_compare(Path(path), self)
+        return Path(path)
+
+
+def compare(*names: str, **options: Any) -> CompareResult:
+    """A model beside its MHA, GQA and MQA twins, by names as `attnscope compare` lists them.
+
+    Options as in `attnscope.experiments.compare.compare`. Raises UsageError for amounts that make
+    no sense, CheckpointError for a config that cannot be read.
+    """
+    return CompareResult(**vars(compare_experiment.compare(*names, **options)))
