@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import chain
 
 import attnscope
 from attnscope.api import Model
@@ -38,7 +39,7 @@ def agreement(one: Labels, other: Labels) -> tuple[float, str]:
     """Share of heads with the same set of labels, and the labels that came or went."""
     moved: Counter[str] = Counter()
     same = total = 0
-    for ours, theirs in zip(sum(one, []), sum(other, []), strict=True):
+    for ours, theirs in zip(chain(*one), chain(*other), strict=True):
         lost, won = set(ours.labels) - set(theirs.labels), set(theirs.labels) - set(ours.labels)
         moved.update([f"-{label}" for label in lost] + [f"+{label}" for label in won])
         same += not (lost or won)
