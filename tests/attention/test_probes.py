@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -55,18 +55,27 @@ def block_of(weights: Tensor, start: int, stop: int, low: int, high: int, layer:
     return Block(layer, start, low, part, part.clamp(min=1e-38).log())
 
 
-def through_lens(
-    probe: Probe, weights: Tensor, seen: Visibility, rows: int, layer: int = 0
-) -> LayerSums:
-    """What a lens makes of the weights when they come in blocks of `rows`."""
-    lens = Lens({"asked": probe})
-    lens.begin_layer()
+def show(lens: Lens, weights: Tensor, seen: Visibility, rows: int, layer: int = 0) -> None:
+    """Weights through a lens in blocks of `rows`."""
     for start in range(0, weights.shape[2], rows):
         stop = min(start + rows, weights.shape[2])
         low, high = seen.key_range(start, stop)
         lens.see(block_of(weights, start, stop, low, high, layer), seen)
-    lens.end_layer(layer, seen, {})
-    return lens.sums[layer, "asked"]
+
+
+def through_lens(
+    probe: Probe, weights: Tensor, seen: Visibility, rows: int, resting: Tensor | None = None
+) -> LayerSums:
+    """What a lens makes of the weights when they come in blocks of `rows`: one question."""
+    lens = Lens({"asked": probe}, resting)
+    show(lens, weights, seen, rows)
+    [layer] = lens.sums.values()
+    return one_of(layer, 0)
+
+
+def one_of(layer: LayerSums, question: int) -> LayerSums:
+    """The answers to one question, without the axis of questions."""
+    return LayerSums(**{f.name: getattr(layer, f.name)[..., question] for f in fields(LayerSums)})
 
 
 def by_hand(asked: Asked, weights: Tensor, seen: Visibility) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,6 +133,67 @@ def _pairs(rows: Tensor, marks: Tensor, generator: torch.Generator) -> Asked:
 
 
 KINDS = {"offset": _offset, "columns": _columns, "pairs": _pairs}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(seen=visibilities(), seed=st.integers(0, 2**20))
+def test_what_is_found_outside_resting_places(kind: str, seen: Visibility, seed: int) -> None:
+    """Row by row: the targets that are no resting place, among what the row puts on no such."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, marks, resting = (
+        torch.rand(seen.valid.shape, generator=generator) < share for share in (0.8, 0.4, 0.3)
+    )
+    asked = KINDS[kind](rows, marks, generator)
+    weights, mask = random_weights(seen, seed), full_mask(seen)
+    texts, length = seen.valid.shape
+    free, even, live = (torch.zeros(texts, HEADS, dtype=torch.float64) for _ in range(3))
+    for text in range(texts):
+        for query in range(length):
+            visible, row = mask[text, query], weights[text, :, query]
+            if not (asked.probe.rows[text, query] and seen.valid[text, query]):
+                continue
+            if not asked.counts(text, query, visible):
+                continue
+            awake = visible & ~resting[text]
+            live[text] += 1 - row[:, resting[text]].sum(-1)
+            free[text] += torch.as_tensor(asked.answer(text, query, row * ~resting[text]))
+            if awake.any():
+                uniform = (awake / awake.sum()).expand(HEADS, -1)
+                share = torch.as_tensor(asked.answer(text, query, uniform))
+                even[text] += share * (row * awake).sum(-1)
+    for size in {1, 2, seen.n_keys}:
+        sums = through_lens(asked.probe, weights, seen, size, resting)
+        torch.testing.assert_close(sums.free, free, atol=3e-6, rtol=0)
+        torch.testing.assert_close(sums.free_chance, even, atol=3e-6, rtol=0)
+        torch.testing.assert_close(sums.live, live, atol=3e-6, rtol=0)
+        without = through_lens(asked.probe, weights, seen, size)
+        assert torch.equal(without.raw, sums.raw)
+        assert not any(part.any() for part in (without.free, without.free_chance, without.live))
+
+
+def test_layers_wait_for_each_other_and_are_not_mixed_up() -> None:
+    """Short layers are read together; those that see otherwise, or in other blocks, apart."""
+    wide = Visibility(torch.ones(2, 9, dtype=torch.bool), causal=True)
+    near = Visibility(wide.valid, causal=True, window=4)
+    layers = [(wide, 9), (wide, 9), (near, 9), (wide, 4), (near, 4), (wide, 9)]
+    probes = {"back": Offset(wide.valid, (-1,)), "it": Columns(wide.valid, wide.valid)}
+    resting = torch.zeros_like(wide.valid)
+    resting[:, 0] = True
+    lens = Lens(probes, resting)
+    each = [random_weights(seen, n) for n, (seen, _) in enumerate(layers)]
+    for n, (seen, rows) in enumerate(layers):
+        show(lens, each[n], seen, rows, layer=n)
+    assert sorted(lens.sums) == list(range(len(layers)))
+    for n, (seen, rows) in enumerate(layers):
+        for question, probe in enumerate(probes.values()):
+            alone = through_lens(probe, each[n], seen, rows, resting)
+            together = one_of(lens.sums[n], question)
+            for part in fields(LayerSums):
+                torch.testing.assert_close(
+                    getattr(together, part.name).double(), getattr(alone, part.name).double(),
+                    atol=2e-6, rtol=0,
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,11 +271,7 @@ def test_an_observer_sees_every_weight_once() -> None:
     def put(block: Block) -> None:
         rebuilt[:, :, block.start : block.stop, block.low : block.high] += block.weights
 
-    lens = Lens(observers=(put,))
-    lens.begin_layer()
-    for start in range(0, 11, 3):
-        low, high = seen.key_range(start, min(start + 3, 11))
-        lens.see(block_of(weights, start, start + 3, low, high), seen)
+    show(Lens(observers=(put,)), weights, seen, 3)
     assert torch.equal(rebuilt, weights)
 
 
@@ -219,14 +285,11 @@ def test_probes_of_one_kind_are_read_together_and_not_mixed_up() -> None:
         rows, keys = (torch.rand(2, 9, generator=generator) < 0.5 for _ in range(2))
         probes[name] = Columns(rows, keys)
     lens = Lens(probes)
-    lens.begin_layer()
-    for start in range(0, 9, 4):
-        low, high = seen.key_range(start, min(start + 4, 9))
-        lens.see(block_of(weights, start, start + 4, low, high), seen)
-    lens.end_layer(0, seen, {})
-    for name, probe in probes.items():
+    show(lens, weights, seen, 4)
+    assert list(lens.probes) == list(probes)
+    for question, probe in enumerate(probes.values()):
         alone = through_lens(probe, weights, seen, 9)
-        together = lens.sums[0, name]
+        together = one_of(lens.sums[0], question)
         torch.testing.assert_close(together.raw, alone.raw, atol=1e-6, rtol=0)
         assert torch.equal(together.rows, alone.rows)
         assert torch.equal(together.chance, alone.chance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.scoring.estimate import RESAMPLES, Scores, mean, score
+from attnscope.scoring.estimate import NUMBERS, RESAMPLES, Scores, mean, score
 from attnscope.scoring.sums import HeadSums, concatenate
+
+Numbers = Sequence[float]
+MEANS = ("raw", "chance", "lift", "sink_free", "sink_free_chance", "live_mass")
 
 
 def random_sums(texts: int, seed: int, layers: int = 2, heads: int = 3) -> HeadSums:
@@ -21,21 +25,29 @@ def random_sums(texts: int, seed: int, layers: int = 2, heads: int = 3) -> HeadS
     rows[::2, :, 1] = 0
     share = draw.random((texts, layers, heads, 2))
     chance = draw.random((texts, layers, 2)) * 0.9
-    return HeadSums(("one", "two"), share * rows[:, :, None], chance * rows, rows)
+    live = draw.random(share.shape) * rows[:, :, None]
+    free, even = (draw.random(share.shape) * live for _ in range(2))
+    return HeadSums(("one", "two"), share * rows[:, :, None], chance * rows, rows, free, even, live)
 
 
-def single(raw: list[float], chance: list[float], rows: list[int]) -> HeadSums:
+def single(
+    raw: Numbers, chance: Numbers, rows: list[int], free: Numbers = (), even: Numbers = (),
+    live: Numbers = (),
+) -> HeadSums:  # fmt: skip
     """One layer, one head, one question; a number for each text."""
+    nothing = [0.0] * len(rows)
+    each = [np.array(part or nothing)[:, None, None, None] for part in (raw, free, even, live)]
     return HeadSums(
         ("one",),
-        np.array(raw)[:, None, None, None],
+        each[0],
         np.array(chance)[:, None, None],
         np.array(rows)[:, None, None],
+        *each[1:],
     )
 
 
 def numbers(scores: Scores, *names: str) -> list[Any]:
-    return [getattr(scores, name) for name in names or ("raw", "chance", "lift", "n")]
+    return [getattr(scores, name) for name in names or (*MEANS, "n")]
 
 
 def test_a_mean_over_rows_not_over_texts() -> None:
@@ -63,7 +75,7 @@ def test_a_text_counted_twice_changes_no_mean(texts: int, seed: int) -> None:
     assert len(twice) == 2 * texts
     for name in once.names:
         before, after = score(once, name), score(twice, name)
-        for first, second in zip(numbers(before)[:3], numbers(after)[:3], strict=True):
+        for first, second in zip(numbers(before, *MEANS), numbers(after, *MEANS), strict=True):
             np.testing.assert_allclose(first, second, atol=1e-12)
         np.testing.assert_array_equal(2 * before.n, after.n)
         np.testing.assert_allclose(mean(once, name), mean(twice, name), atol=1e-12)
@@ -89,12 +101,16 @@ def test_permuting_heads_permutes_results(texts: int, seed: int) -> None:
     """Interval included: every head sees the same resamples."""
     sums = random_sums(texts, seed)
     order = [2, 0, 1]
-    permuted = HeadSums(sums.names, sums.raw[:, :, order], sums.chance, sums.rows)
+    by_head = {
+        name: array[:, :, order] if array.ndim == 4 else array
+        for name, array in sums.arrays().items()
+    }
+    permuted = HeadSums(sums.names, **by_head)
     for name in sums.names:
         before, after = score(sums, name), score(permuted, name)
         for first, second in zip(
-            numbers(before, "raw", "chance", "lift", "low", "high", "n"),
-            numbers(after, "raw", "chance", "lift", "low", "high", "n"),
+            numbers(before, *NUMBERS, "n"),
+            numbers(after, *NUMBERS, "n"),
             strict=True,
         ):
             np.testing.assert_array_equal(first[:, order], second)
@@ -105,26 +121,27 @@ def test_permuting_heads_permutes_results(texts: int, seed: int) -> None:
 def test_sums_add(first: int, second: int, seed: int) -> None:
     whole = random_sums(first + second, seed)
     parts = whole.take(range(first)) + whole.take(range(first, first + second))
-    np.testing.assert_array_equal(parts.raw, whole.raw)
-    np.testing.assert_array_equal(parts.rows, whole.rows)
-    np.testing.assert_array_equal(parts.chance, whole.chance)
+    assert set(whole.arrays()) == {"raw", "chance", "rows", "free", "free_chance", "live"}
+    for name, array in whole.arrays().items():
+        np.testing.assert_array_equal(parts.arrays()[name], array)
 
 
 def test_sums_of_other_questions_do_not_add() -> None:
     one = random_sums(1, 0)
     with pytest.raises(ValueError, match="same questions"):
-        concatenate([one, HeadSums(("one", "three"), one.raw, one.chance, one.rows)])
+        concatenate([one, HeadSums(("one", "three"), **one.arrays())])
 
 
 def test_one_text_has_no_interval() -> None:
     found = score(single([6.0], [2.0], [10]), "one")
-    assert np.isnan(found.low).all()
-    assert np.isnan(found.high).all()
+    assert all(np.isnan(part).all() for part in numbers(found, "low", "high", "bound"))
     entry = found.entry(0, 0)
     assert entry is not None
-    assert entry["low"] is None
-    assert entry["high"] is None
-    assert set(entry) == {"raw", "chance", "lift", "low", "high", "n"}
+    assert entry["low"] is entry["high"] is entry["bound"] is None
+    assert set(entry) == {
+        "raw", "chance", "lift", "low", "high", "bound", "sink_free", "sink_free_chance",
+        "live_mass", "n",
+    }  # fmt: skip
 
 
 def test_the_interval_of_two_texts_is_from_the_one_to_the_other() -> None:
@@ -138,6 +155,7 @@ def test_the_interval_of_two_texts_is_from_the_one_to_the_other() -> None:
 def test_texts_that_agree_have_an_interval_without_width() -> None:
     found = score(single([6.0] * 4, [2.0] * 4, [10] * 4), "one")
     assert found.low[0, 0] == found.high[0, 0] == pytest.approx(0.5)
+    assert found.bound[0, 0] == pytest.approx(0.5)
 
 
 def test_the_interval_is_as_wide_as_a_mean_is_uncertain() -> None:
@@ -150,9 +168,9 @@ def test_the_interval_is_as_wide_as_a_mean_is_uncertain() -> None:
 
 def test_the_seed_decides_the_resamples() -> None:
     sums = random_sums(7, 3)
-    again = numbers(score(sums, "one", seed=5), "low", "high")
+    again = numbers(score(sums, "one", seed=5), "low", "high", "bound")
     for first, second in zip(
-        numbers(score(sums, "one", seed=5), "low", "high"), again, strict=True
+        numbers(score(sums, "one", seed=5), "low", "high", "bound"), again, strict=True
     ):
         np.testing.assert_array_equal(first, second)
     assert not np.array_equal(score(sums, "one", seed=6).low, again[0])

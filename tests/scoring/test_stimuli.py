@@ -10,6 +10,7 @@ import torch
 
 import attnscope
 from attnscope.api import Model
+from attnscope.attention.probes import Pairs
 from attnscope.attention.visibility import Visibility
 from attnscope.errors import CheckpointError
 from attnscope.scoring.stimuli import CONTROLS, LENGTH, SEQUENCES, repeated_tokens
@@ -90,15 +91,31 @@ def test_probes_ask_the_second_half_only_and_always_of_what_is_there(
     made = repeated_tokens(models["llama-mqa"])
     seen = Visibility(made.batch.valid, causal=True)
     second = list(range(made.start + made.length, made.start + 2 * made.length))
-    for probe, ahead in ((made.induction_offset(), 1), (made.duplicate_offset(), 0)):
+    probes = made.probes(made.batch)
+    assert set(probes) == {"induction", "duplicate_token"}
+    for name, ahead in (("induction", 1), ("duplicate_token", 0)):
+        probe = probes[name]
+        assert isinstance(probe, Pairs)
         for text in range(len(made.batch)):
             assert probe.targets(seen)[text].nonzero().flatten().tolist() == second
         assert (probe.key == probe.query - made.length + ahead).all()
-    ids = made.batch.ids[0]
-    induction = made.induction_offset()
-    mine = induction.batch == 0
-    for query, key in zip(induction.query[mine], induction.key[mine], strict=True):
-        assert ids[key - 1] == ids[query]
+        for text in range(made.sequences):
+            ids, mine = made.batch.ids[text], probe.batch == text
+            assert torch.equal(ids[probe.key[mine] - ahead], ids[probe.query[mine]])
+
+
+def test_a_part_of_the_batch_is_asked_the_same(models: dict[str, Model]) -> None:
+    made = repeated_tokens(models["bert"])
+    part = made.batch.rows(3, 8)
+    for name, whole in made.probes(made.batch).items():
+        probe = made.probes(part)[name]
+        assert isinstance(probe, Pairs)
+        assert isinstance(whole, Pairs)
+        assert probe.rows.shape == part.ids.shape
+        mine = (whole.batch >= 3) & (whole.batch < 8)
+        assert torch.equal(probe.batch + 3, whole.batch[mine])
+        assert torch.equal(probe.query, whole.query[mine])
+        assert torch.equal(probe.key, whole.key[mine])
 
 
 def test_windows_and_positions_shorten(models: dict[str, Model], tmp_path: Path) -> None:
