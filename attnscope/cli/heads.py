@@ -12,7 +12,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
-from attnscope.cli.output import emit_result, progress
+from attnscope.cli.output import emit_result, progress, say
 from attnscope.cli.session import (
     PICTURES,
     check_place,
@@ -169,11 +169,14 @@ class _Scoring:
         explained = parse_heads(model, self.explain) if self.explain else ()
         read = read_texts(model, self.given, self.text, self.talk)
         with progress(self.talk.quiet) as report:
-            return label(
+            result = label(
                 model, read, battery=self.battery, corpus=read_corpus(model, self.corpus),
                 rules=self.rules(roles), roles=roles, explained=explained, seed=chosen.seed,
                 refresh=self.refresh, progress=report,
             )  # fmt: skip
+        if self.talk.verbose and result.random is not None and result.random.kept:
+            say("The battery's result is from the cache; --refresh measures it again.")
+        return result
 
 
 def _emit_changes(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.plain import number
+from attnscope.scoring.coreference import ROLE as COREFERENCE
+from attnscope.scoring.estimate import Scores
 from attnscope.scoring.labels import Check, Verdict
 from attnscope.scoring.rules import RESTING
 from attnscope.types import Head
@@ -15,6 +17,7 @@ from attnscope.types import Head
 if TYPE_CHECKING:
     from attnscope.experiments.heads_result import HeadsResult
 
+MOSTLY_LIVE = 0.8  # live mass above which the score without resting places says nothing new
 MOSTLY_RESTING = 0.1  # live mass below which a score says little of what a head is for
 
 
@@ -42,10 +45,20 @@ def _held(result: HeadsResult, verdict: Verdict, head: Head) -> str:
         parts.append(
             f"{result.name_of(kind)}: score {number(float(scores.raw[at]))}"
             + (f" where an even head would have {number(chance)}" if chance else "")
-            + f"; {', '.join(checks)}"
+            + f"; {', '.join(checks)}{_sink_free(rule.role, scores, at)}"
         )
     place = f" on {rule.rests_on}" if rule.rests_on else ""
     return f"{rule.label}{place} holds. On {'; on '.join(parts)}."
+
+
+def _sink_free(role: str, scores: Scores, at: tuple[int, int]) -> str:
+    """The score among what is not parked, where much is; of a pronoun, among its candidates."""
+    share, live = float(scores.sink_free[at]), float(scores.live_mass[at])
+    if role == COREFERENCE:
+        return f"; the candidates get {number(live)} of its attention, the right one {number(share)} of that"
+    if not np.isfinite(share) or live > MOSTLY_LIVE:
+        return ""
+    return f"; of the {number(live)} that is not parked {number(share)}"
 
 
 def _told(check: Check, at: tuple[int, int]) -> str:
@@ -114,7 +127,7 @@ def _resting(result: HeadsResult, head: Head) -> list[str]:
 
 
 def _reach(result: HeadsResult, head: Head) -> list[str]:
-    reach = result.general.reach[head.layer, head.head]
+    reach = float(result.general.reach[head.layer, head.head])
     if not np.isfinite(reach):
         return []
     return [f"Half of what is not parked lies within {reach:.0f} token{'s' * (reach != 1)}."]

@@ -148,11 +148,20 @@ def read_layers(network: nn.Module, stored: list[Stored], positions: int | None 
     far = None
     if any(form.spec.rotary for form in found) and _takes_positions(network):
         far = (positions or FAR_POSITION) - n_tokens
-    again = _read(network, places, _Reading(loud=LOUD), n_tokens, far)
+    again = _read(network, places, _Reading(loud=_loudness(reading)), n_tokens, far)
     for form, (module, _, call) in zip(found, again.calls, strict=True):
         check_form(form, places[module], call)
     called = [places[module] for module, *_ in reading.calls]
     return Layers(called, found, reading.allows)
+
+
+def _loudness(reading: _Reading) -> float:
+    """How much louder the layers can be read without leaving the range of their number format."""
+    calls = [call for *_, call in reading.calls]
+    tensors = [t for call in calls for t in (call.hidden_states, call.query, call.key, call.value)]
+    greatest = max(float(tensor.abs().max()) for tensor in tensors)
+    room = torch.finfo(tensors[0].dtype).max / 8
+    return min(LOUD, room / max(greatest, 1.0))
 
 
 def blind_spot(layers: Layers, specs: list[AttentionSpec]) -> str | None:

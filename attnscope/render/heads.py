@@ -112,13 +112,25 @@ def _here(result: HeadsResult, head: Head, role: str) -> str:
     """What the head does of its role in these texts."""
     scores, meant = result.scores.get(role), result.all_roles[role]
     if scores is None or scores.n[head.layer, head.head] == 0:
-        return meant.absent or _top(result, head)
+        return meant.absent or _top_live(result, head)
     return f"{meant.phrase} {number(float(scores.raw[head.layer, head.head]))}"
 
 
 def _top(result: HeadsResult, head: Head) -> str:
     keys = result.top_keys(head)
     return f"{keys[0].text} {number(keys[0].weight)}" if keys else ""
+
+
+def _top_live(result: HeadsResult, head: Head) -> str:
+    """What the head looks at most beside the places where heads rest."""
+    if result.received is None or result.text is None:
+        return ""
+    awake = [token for token in result.text.tokens if token.index and not token.special]
+    if not awake:
+        return ""
+    shares = result.received[head.layer, head.head]
+    best = max(awake, key=lambda token: float(shares[token.index]))
+    return f"{best.text} {number(float(shares[best.index]))}"
 
 
 def _about(result: HeadsResult) -> str:
@@ -131,9 +143,8 @@ def _about(result: HeadsResult) -> str:
     if battery is not None:
         texts = battery["text"]
         what = f"{texts['texts']} {texts.get('what') or 'texts'}"
-        parts.append(f"battery: {what}, {battery['sequences']} × 2 × {battery['length']} random")
-        if result.random is not None and result.random.kept:
-            parts.append("from the cache")
+        random = f"{battery['sequences']} × 2 × {battery['length']} random tokens"
+        parts.append(f"battery: {what}, {random}")
     return " · ".join(parts)
 
 
