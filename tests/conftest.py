@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import english as knowing
 from tests import tiny
 
 torch.set_num_threads(1)  # two threads on tiny tensors do nothing but wait for each other
@@ -21,6 +22,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def get(name: str) -> Path:
         if name not in made:
             made[name] = tiny.save(tiny.CONFIGS[name](), tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a tiny checkpoint that knows the passages: gpt2, llama or bert."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = knowing.save(name, tmp_path_factory.mktemp(f"english-{name}"))
         return made[name]
 
     return get

@@ -1,7 +1,4 @@
-"""Labels from planted heads: a real model whose attention is replaced by patterns known exactly.
-
-Everything but the weights is real: tokens, roles, battery, estimate, labels.
-"""
+"""Labels from planted heads, and each role by hand on texts marked by hand."""
 
 from __future__ import annotations
 
@@ -11,129 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import attnscope
-from attnscope.api import Model
-from attnscope.attention.cores import Block
 from attnscope.attention.lens import Lens
 from attnscope.attention.visibility import Visibility
-from attnscope.experiments.heads import HeadsResult
 from attnscope.models.text import batch_of
 from attnscope.scoring.estimate import score
 from attnscope.scoring.roles import ROLES
-from attnscope.scoring.scan import questions
+from attnscope.scoring.scan import MEASURES, questions
 from attnscope.scoring.sums import HeadSums, from_lens
-from attnscope.types import Head, TokenBatch
+from attnscope.types import ModelShape, TokenBatch
+from tests.patterns import Planted, planted_weights, show
 
 PLAIN = "The chef dropped the glass bowl on a tile floor, because it was slippery."
 REPEATS = "the cat sang the cat sang the cat sang"
-
-# Which keys row `query` of a text looks at, alike; nothing: the first token.
-Targets = Callable[[TokenBatch, int, int, Tensor], Tensor]  # (texts, text, query, visible) to keys
-
-
-def _uniform(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    return visible
-
-
-def _at(offset: int) -> Targets:
-    def keys(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-        return torch.arange(len(visible)) == query + offset
-
-    return keys
-
-
-def _first(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    return torch.arange(len(visible)) == 0
-
-
-def _copies(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    same = batch.ids[text] == batch.ids[text, query]
-    return same & ~batch.special[text] & (torch.arange(len(visible)) < query)
-
-
-def _after_copies(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    return _copies(batch, text, query, visible).roll(1)
-
-
-def _special(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    return batch.special[text] & (torch.arange(len(visible)) > 0)
-
-
-def _punctuation(batch: TokenBatch, text: int, query: int, visible: Tensor) -> Tensor:
-    return batch.punctuation[text]
-
-
-PATTERNS: dict[str, Targets] = {
-    "uniform": _uniform,
-    "previous": _at(-1),
-    "next": _at(1),
-    "second_previous": _at(-2),
-    "identity": _at(0),
-    "first": _first,
-    "induction": _after_copies,
-    "duplicate": _copies,
-    "special": _special,
-    "punctuation": _punctuation,
-}
-
-
-def planted_weights(batch: TokenBatch, causal: bool, names: list[str]) -> Tensor:
-    """(B, H, T, T); a row whose targets are not there rests on the first token."""
-    texts, length = batch.ids.shape
-    weights = torch.zeros(texts, len(names), length, length)
-    for text in range(texts):
-        for query in range(length):
-            visible = batch.valid[text].clone()
-            if causal:
-                visible &= torch.arange(length) <= query
-            for head, name in enumerate(names):
-                keys = PATTERNS[name](batch, text, query, visible) & visible
-                if not keys.any():
-                    keys = torch.arange(length) == 0
-                weights[text, head, query] = keys / keys.sum()
-    return weights
-
-
-def show(lens: Lens, layer: int, weights: Tensor, seen: Visibility, rows: int = 7) -> None:
-    """Weights through a lens, a few rows at a time."""
-    lens.begin_layer()
-    for start in range(0, weights.shape[2], rows):
-        stop = min(start + rows, weights.shape[2])
-        low, high = seen.key_range(start, stop)
-        part = weights[:, :, start:stop, low:high].contiguous()
-        lens.see(Block(layer, start, low, part, part.clamp(min=1e-38).log()), seen)
-    lens.end_layer(layer, seen, {})
-
-
-class Planted:
-    """A model with planted heads, four to a layer, and who is where."""
-
-    def __init__(self, directory: Path, names: list[str], add_bos: bool | None = None) -> None:
-        self.model: Model = attnscope.load(str(directory), add_bos=add_bos)
-        self.names = (names + ["uniform"] * 12)[:12]
-        known: dict[tuple[int, ...], Tensor] = {}  # the battery is the same every time
-
-        def run(batch: TokenBatch, lens: Lens | None = None) -> Tensor:
-            assert lens is not None
-            causal = self.model.shape.causal
-            key = tuple(batch.ids.flatten().tolist())
-            if key not in known:
-                known[key] = planted_weights(batch, causal, self.names)
-            for layer, weights in enumerate(known[key].split(4, dim=1)):
-                show(lens, layer, weights, Visibility(batch.valid, causal))
-            return torch.empty(0)
-
-        self.model.run = run  # type: ignore[method-assign]
-
-    def place(self, name: str) -> Head:
-        at = self.names.index(name)
-        return Head(at // 4, at % 4)
-
-    def labels(self, result: HeadsResult) -> dict[str, set[str]]:
-        return {name: set(result.labels_of(self.place(name)).labels) for name in self.names}
-
 
 CAUSAL = ["uniform", "previous", "second_previous", "identity", "first", "induction",
           "duplicate", "punctuation"]  # fmt: skip
@@ -141,13 +29,13 @@ ENCODER = [*CAUSAL, "next", "special"]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["bos", "no-bos"])
-def causal(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Planted:
-    return Planted(checkpoint("llama-mqa"), CAUSAL, add_bos=request.param)
+def causal(request: pytest.FixtureRequest, english: Callable[[str], Path]) -> Planted:
+    return Planted(english("llama"), CAUSAL, add_bos=request.param)
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint: Callable[[str], Path]) -> Planted:
-    return Planted(checkpoint("bert"), ENCODER)
+def encoder(english: Callable[[str], Path]) -> Planted:
+    return Planted(english("bert"), ENCODER)
 
 
 def test_planted_heads_of_a_causal_model(causal: Planted) -> None:
@@ -225,24 +113,27 @@ def test_a_uniform_head_has_no_lift_in_any_role(
         assert result.battery is not None
         for scores in (result.scores, result.battery):
             for role in set(scores) - {"broad"}:
-                lift = scores[role].lift[head.layer, head.head]
-                assert np.isnan(lift) or abs(lift) <= 1e-6, role
+                found = scores[role].entry(head.layer, head.head) or {}
+                assert abs(found.get("lift") or 0) <= 1e-6, role
+                for name in ("low", "high", "bound"):
+                    assert abs(found.get(name) or 0) <= 1e-6, (role, name)
+                if found.get("sink_free") is not None:  # and so has what it does not park
+                    even = found["sink_free_chance"]
+                    assert found["sink_free"] == pytest.approx(even, abs=1e-6), role
         assert set(result.labels_of(head).labels) <= {"broad"}
 
 
 @pytest.mark.parametrize("text", ["the", "the cat", "the cat sang"])
-@pytest.mark.parametrize("battery", [True, False])
-def test_short_texts_give_the_known_label_or_none(
-    text: str, battery: bool, causal: Planted
-) -> None:
-    result = causal.model.heads(text, battery=battery)
+def test_short_texts_give_the_known_label_or_none(text: str, causal: Planted) -> None:
+    result = causal.model.heads(text, battery=False)
     found = causal.labels(result)
     assert found["uniform"] == set()  # fewer than eight keys: not even broad
     assert found["identity"] <= {"current-token"}
     assert found["first"] <= {"resting"}
     assert found["punctuation"] <= {"resting"}  # there is none: it looks at the first token
     assert found["induction"] <= {"induction", "resting"}
-    tokens = len(result.texts[0])
+    assert result.text is not None
+    tokens = len(result.text)
     # With two tokens "the previous" is "the first": it may not be said to be both.
     assert found["previous"] <= ({"previous-token"} if tokens > 2 else {"resting"})
     for name, labels in found.items():
@@ -251,9 +142,17 @@ def test_short_texts_give_the_known_label_or_none(
         assert None not in layer["labels"]
 
 
+@pytest.mark.parametrize("text", ["the", "the cat", "the cat sang", REPEATS])
+def test_the_battery_decides_whatever_the_text(text: str, causal: Planted) -> None:
+    result, other = causal.model.heads(text), causal.model.heads(PLAIN)
+    assert causal.labels(result) == causal.labels(other)
+    assert result.scores["current_token"].n[0, 0] != other.scores["current_token"].n[0, 0]
+
+
 def test_one_token_is_all_there_is(causal: Planted) -> None:
     result = causal.model.heads("the", battery=False)
-    if len(result.texts[0]) == 1:
+    assert result.text is not None
+    if len(result.text) == 1:
         assert all(labels == set() for labels in causal.labels(result).values())
         document = result.to_json()
         assert all(
@@ -266,9 +165,13 @@ def test_one_token_is_all_there_is(causal: Planted) -> None:
 # Roles one by one, on texts marked by hand
 
 
+def shaped(causal: bool, sink: bool = False) -> ModelShape:
+    return ModelShape(1, 4, 4, 8, 32, 100, None, causal, sink)
+
+
 def asked(batch: TokenBatch, causal: bool) -> dict[str, tuple[list[int], float]]:
     """For each question: the rows it is asked of in text 0, and the summed chance."""
-    lens = Lens(questions(batch, causal))
+    lens = Lens(questions(batch, shaped(causal)))
     seen = Visibility(batch.valid, causal)
     found = {}
     for name, probe in lens.probes.items():
@@ -327,8 +230,18 @@ def test_every_role_is_in_the_interface() -> None:
     assert set(ROLES) == {
         "previous_token", "next_token", "second_previous", "current_token", "local",
         "first_token", "special_token", "punctuation", "duplicate_token", "induction",
-        "coreference", "broad",
+        "coreference", "broad", "sink",
     }  # fmt: skip
+
+
+def test_a_learned_sink_is_asked_of_models_that_have_one() -> None:
+    batch = marked([2, 11, 12, 3], special=[0])
+    without, having = (questions(batch, shaped(True, sink)) for sink in (False, True))
+    assert set(having) - set(without) == {"sink"}
+    assert set(having) == set(ROLES) - {"next_token", "coreference"} | set(MEASURES)
+    assert having["sink"].targets(Visibility(batch.valid, True))[0].tolist() == [
+        False, True, True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_padding_counts_nowhere(checkpoint: Callable[[str], Path]) -> None:
@@ -341,12 +254,12 @@ def test_padding_counts_nowhere(checkpoint: Callable[[str], Path]) -> None:
     for row, text in enumerate(texts):
         alone = _sums(batch_of([text]), names)
         np.testing.assert_array_equal(alone.rows[0], whole.rows[row])
-        np.testing.assert_allclose(alone.raw[0], whole.raw[row], atol=1e-6)
-        np.testing.assert_allclose(alone.chance[0], whole.chance[row], atol=1e-6)
+        for name, array in alone.arrays().items():
+            np.testing.assert_allclose(array[0], whole.arrays()[name][row], atol=1e-6)
     assert score(whole, "previous_token").raw[0, 0] == pytest.approx(1.0)
 
 
 def _sums(batch: TokenBatch, names: list[str]) -> HeadSums:
-    lens = Lens(questions(batch, False))
-    show(lens, 0, planted_weights(batch, False, names), Visibility(batch.valid, False))
+    lens = Lens(questions(batch, shaped(False)))
+    show(lens, 0, planted_weights(batch, False, names), Visibility(batch.valid, False), 7)
     return from_lens(lens, 1)
