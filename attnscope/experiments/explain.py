@@ -55,7 +55,7 @@ def _sink_free(role: str, scores: Scores, at: tuple[int, int]) -> str:
     """The score among what is not parked, where much is; of a pronoun, among its candidates."""
     share, live = float(scores.sink_free[at]), float(scores.live_mass[at])
     if role == COREFERENCE:
-        return f"; the candidates get {number(live)} of its attention, the right one {number(share)} of that"
+        return f"; its candidates get {number(live)}, the right one {number(share)} of that"
     if not np.isfinite(share) or live > MOSTLY_LIVE:
         return ""
     return f"; of the {number(live)} that is not parked {number(share)}"
