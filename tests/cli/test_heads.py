@@ -66,7 +66,7 @@ def test_the_document_has_the_agreed_keys(
     for entry in found["heads"]:
         assert {
             "layer", "head", "kv_head", "labels", "rests_on", "scores", "battery", "live_mass",
-            "entropy", "distance", "top_keys",
+            "entropy", "distance", "top_keys", "random_tokens", "resting", "reach",
         } <= set(entry)  # fmt: skip
         assert entry["kv_head"] == entry["head"] // 2
         assert set(entry["scores"]) == set(entry["battery"]) == set(ROLES)
@@ -74,8 +74,14 @@ def test_the_document_has_the_agreed_keys(
         assert entry["scores"]["coreference"] is None
         for scores in (entry["scores"], entry["battery"]):
             for numbers in filter(None, scores.values()):
-                assert set(numbers) == {"raw", "chance", "lift", "low", "high", "n"}
-        assert entry["scores"]["current_token"]["low"] is None  # one text: no interval
+                assert set(numbers) == {
+                    "raw", "chance", "lift", "low", "high", "n",
+                    "bound", "sink_free", "sink_free_chance", "live_mass",
+                }  # fmt: skip
+        alone, many = entry["scores"]["current_token"], entry["battery"]["current_token"]
+        for name in ("low", "high", "bound"):
+            assert alone[name] is None  # one text: no interval
+            assert many[name] <= many["lift"] or name == "high"
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "bert", "gpt2"])
@@ -266,7 +272,15 @@ def test_encoders_get_no_induction_label(
 def test_one_token_has_no_labels_and_no_nan(
     name: str, checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = document(capsys, "the", "-m", str(checkpoint(name)))
+    directory = str(checkpoint(name))
+    found = document(capsys, "the", "-m", directory, "--no-battery")
+    general = document(capsys, "the", "-m", directory)
+    other = document(capsys, FIFTEEN, "-m", directory)
+    for one, longer in zip(general["heads"], other["heads"], strict=True):
+        assert one["labels"] == longer["labels"]  # the battery's, whatever the text
+        assert one["battery"] == longer["battery"]
+    for one, alone in zip(general["heads"], found["heads"], strict=True):
+        assert one["scores"] == alone["scores"]
     if name == "gpt2":
         assert len(found["tokens"]) == 1
         assert all(entry["labels"] == [] for entry in found["heads"])

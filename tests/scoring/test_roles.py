@@ -56,16 +56,22 @@ def test_planted_heads_of_a_causal_model(causal: Planted) -> None:
 
 def test_planted_heads_of_an_encoder(encoder: Planted) -> None:
     result = encoder.model.heads(PLAIN)
-    found = encoder.labels(result)
-    assert found["uniform"] == {"broad"}
-    assert found["previous"] == {"previous-token"}
-    assert found["next"] == {"next-token"}
-    assert found["identity"] == {"current-token"}
-    assert found["first"] == found["special"] == {"resting"}
-    assert result.labels_of(encoder.place("first")).rests_on == ("first-token",)
+    assert encoder.labels(result) == {
+        "uniform": {"broad"},
+        "previous": {"previous-token"},
+        "second_previous": {"local"},
+        "identity": {"current-token"},
+        "first": {"resting"},
+        "induction": {"resting"},  # no label of an encoder
+        "duplicate": {"duplicate-token", "resting"},
+        "punctuation": {"resting"},
+        "next": {"next-token"},
+        "special": {"resting"},
+    }
+    for name in ("first", "induction", "duplicate"):
+        assert result.labels_of(encoder.place(name)).rests_on == ("first-token",)
     assert result.labels_of(encoder.place("special")).rests_on == ("special-token",)
-    assert not any("induction" in labels for labels in found.values())
-    assert "duplicate-token" in found["duplicate"]
+    assert result.labels_of(encoder.place("punctuation")).rests_on == ("punctuation",)
 
 
 @pytest.mark.parametrize(
