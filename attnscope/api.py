@@ -11,7 +11,7 @@ from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments import heads_result
 from attnscope.experiments.against import Comparison, compare_heads
 from attnscope.experiments.explain import explain as explain_head
-from attnscope.experiments.selection import parse_heads, select
+from attnscope.experiments.selection import known_heads, select
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
@@ -85,7 +85,7 @@ class Model(loading.Model):
             corpus=None if corpus is None else self._stream(corpus, text_field),
             rules=read_rules(None if labels is None else Path(labels), [r.name for r in own]),
             roles=own,
-            explained=parse_heads(self, explain) if explain else (),
+            explained=known_heads(self, explain) if explain else (),
             seed=seed,
             refresh=refresh,
         )

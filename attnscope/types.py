@@ -38,6 +38,11 @@ class Head:
         return cls(int(match[1]), int(match[2]))
 
 
+def parse_heads(text: str) -> list[Head]:
+    """`5.5,L6H9` as heads, in order and once each. Raises UsageError for anything else."""
+    return sorted({Head.parse(part) for part in text.split(",")})
+
+
 @dataclass(frozen=True)
 class Token:
     """One token of a text, as a person reads it and as the model counts it."""

@@ -99,6 +99,10 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
 def _use_plain_output() -> None:
     """A locale that cannot write a character gets a stand-in for it, never a traceback."""
     codecs.register_error("attnscope", _stand_in)
+    if sys.stdout is None:  # it was closed before we began
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -12,6 +12,7 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.output import say
 from attnscope.cli.session import check_place, one_text, open_model, read_texts
 from attnscope.plain import visible
+from attnscope.types import parse_heads
 
 _ARRAYS = (".safetensors", ".npz")
 
@@ -46,6 +47,8 @@ def capture(
 ) -> None:
     """Write the attention weights of a text (and more) as arrays."""
     check_place(output, _ARRAYS)
+    if heads is not None:
+        parse_heads(heads)
     given = one_text(text)
     loaded = open_model(model, talk, add_bos=text.add_bos)
     [read] = read_texts(loaded, [given], text, talk)

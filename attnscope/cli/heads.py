@@ -23,6 +23,7 @@ from attnscope.cli.session import (
 )
 from attnscope.errors import UsageError
 from attnscope.plain import visible
+from attnscope.types import parse_heads
 
 if TYPE_CHECKING:
     from attnscope.experiments.heads_result import HeadsResult
@@ -135,6 +136,8 @@ class _Scoring:
             raise UsageError(
                 "--corpus stands in for the battery's passages: leave out --no-battery or the text."
             )
+        if self.explain is not None:
+            parse_heads(self.explain)
         if self.labels is not None or self.roles:
             self.rules(self.own_roles(None))
 
@@ -161,12 +164,12 @@ class _Scoring:
         model = open_model(chosen, self.talk, add_bos=self.text.add_bos)
         from attnscope.experiments.against import check_alike
         from attnscope.experiments.heads import heads as label
-        from attnscope.experiments.selection import parse_heads
+        from attnscope.experiments.selection import known_heads
 
         if like is not None:
             check_alike(like.model, model.describe())
         roles = self.own_roles(model.reader)
-        explained = parse_heads(model, self.explain) if self.explain else ()
+        explained = known_heads(model, self.explain) if self.explain else ()
         read = read_texts(model, self.given, self.text, self.talk)
         with progress(self.talk.quiet) as report:
             result = label(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,7 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, out
 from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
 from attnscope.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
+from attnscope.types import parse_heads
 
 _Head = Annotated[
     str | None,
@@ -48,6 +46,8 @@ def show(
     """Look at attention: the pattern of one head, or a grid of the heads of one layer."""
     if (head is None) == (layer is None):
         raise UsageError("Say what to look at: --head 5.5 for one head, --layer 3 for a layer.")
+    if head is not None:
+        parse_heads(head)
     check_place(output)
     check_place(heatmap, PICTURES)
     given = one_text(text)

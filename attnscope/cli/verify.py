@@ -9,7 +9,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
-from attnscope.cli.output import emit_result
+from attnscope.cli.output import emit_result, say
 from attnscope.cli.session import check_place, open_model
 from attnscope.errors import CheckError
 
@@ -68,8 +68,10 @@ def _ids(text: str | None, length: int, seed: int) -> Callable[[Reader], Tensor]
         from attnscope.models.proof import proof_ids
 
         if text is None:
-            longest = reader.max_positions
-            return proof_ids(reader.size, min(length, longest or length), seed)
+            longest = reader.max_positions or length
+            if longest < length:
+                say(f"The model has {longest} positions: {longest} tokens are compared.")
+            return proof_ids(reader.size, min(length, longest), seed)
         return torch.tensor([[token.id for token in reader.read(text).tokens]])
 
     return read

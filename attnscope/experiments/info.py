@@ -62,7 +62,9 @@ class InfoResult:
         """One row per layer."""
         from pandas import DataFrame
 
-        return DataFrame(self.to_json()["layers"])
+        frame = DataFrame(self.to_json()["layers"])
+        whole = ["window", "n_kv_heads", "d_head", "rotary_width"]  # whole numbers, or none
+        return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
 def info(model: Model, length: int = 512, seed: int = 0) -> InfoResult:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attnscope.errors import UsageError
 from attnscope.models.load import Model
 from attnscope.plain import visible
-from attnscope.types import Head
+from attnscope.types import Head, parse_heads
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
 
@@ -43,7 +43,7 @@ def select(model: Model, layers: str | None, heads: str | None) -> Selection:
     if heads is None:
         every = tuple(range(model.shape.n_heads))
         return Selection(dict.fromkeys(chosen_layers, every), model.shape.n_heads)
-    wanted = parse_heads(model, heads)
+    wanted = known_heads(model, heads)
     found: dict[int, tuple[int, ...]] = {}
     for head in wanted:
         if head.layer in chosen_layers:
@@ -53,12 +53,12 @@ def select(model: Model, layers: str | None, heads: str | None) -> Selection:
     return Selection(found, model.shape.n_heads)
 
 
-def parse_heads(model: Model, text: str) -> list[Head]:
+def known_heads(model: Model, text: str) -> list[Head]:
     """`5.5,L6H9` as heads of this model, in order and once each."""
-    found = {Head.parse(part) for part in text.split(",")}
+    found = parse_heads(text)
     for head in found:
         model.shape.check_head(head, visible(model.id))
-    return sorted(found)
+    return found
 
 
 def _layers(model: Model, text: str | None) -> list[int]:
