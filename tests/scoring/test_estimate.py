@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.scoring.estimate import NUMBERS, RESAMPLES, Scores, mean, score
+from attnscope.scoring.estimate import NUMBERS, RESAMPLES, Scores, estimate, mean, score
 from attnscope.scoring.sums import HeadSums, concatenate
 
 Numbers = Sequence[float]
@@ -190,3 +190,100 @@ def test_texts_without_a_row_do_not_spoil_the_interval() -> None:
     found = score(single([0.0, 6.0, 6.0], [0.0, 2.0, 2.0], [0, 10, 10]), "one")
     assert found.lift[0, 0] == pytest.approx(0.5)
     assert found.low[0, 0] == found.high[0, 0] == pytest.approx(0.5)
+
+
+# What is not parked on resting places
+
+
+def test_sink_free_is_a_ratio_of_sums_and_no_mean_of_ratios() -> None:
+    sums = single(
+        [5.0, 3.0], [2.0, 2.0], [10, 10], free=[3.0, 1.0], even=[2.0, 0.5], live=[8.0, 2.0]
+    )
+    found = score(sums, "one")
+    assert found.sink_free[0, 0] == pytest.approx((3 + 1) / (8 + 2))  # not (3/8 + 1/2) / 2
+    assert found.sink_free_chance[0, 0] == pytest.approx((2 + 0.5) / (8 + 2))
+    assert found.live_mass[0, 0] == pytest.approx((8 + 2) / (10 + 10))
+
+
+def test_nothing_but_resting_places_is_no_sink_free_score() -> None:
+    """All targets are such places: even an even head would find nothing else."""
+    entry = score(single([5.0], [2.0], [10], live=[8.0]), "one").entry(0, 0)
+    assert entry is not None
+    assert entry["sink_free"] is entry["sink_free_chance"] is None
+    assert entry["live_mass"] == pytest.approx(0.8)
+    parked = score(single([5.0], [2.0], [10], even=[1e-3], live=[0.0]), "one").entry(0, 0)
+    assert parked is not None
+    assert parked["live_mass"] == 0.0
+    json.dumps([entry, parked], allow_nan=False)
+
+
+@settings(deadline=None, max_examples=20)
+@given(texts=st.integers(1, 7), seed=st.integers(0, 2**20))
+def test_taking_neighbours_together_changes_no_mean(texts: int, seed: int) -> None:
+    sums = random_sums(texts, seed)
+    folded = sums.folded()
+    assert len(folded) == (texts + 1) // 2
+    for name in sums.names:
+        for first, second in zip(
+            numbers(score(sums, name)), numbers(score(folded, name)), strict=True
+        ):
+            np.testing.assert_allclose(first, second, atol=1e-12)
+
+
+# One bound for all heads and questions
+
+
+@settings(deadline=None, max_examples=20)
+@given(texts=st.integers(2, 30), seed=st.integers(0, 2**20))
+def test_the_bound_is_under_the_lift_and_falls_with_the_family(texts: int, seed: int) -> None:
+    sums = random_sums(texts, seed)
+    alone, together = score(sums, "one"), estimate(sums)["one"]
+    strict = estimate(sums, error=0.01)["one"]
+    for found in (alone, together, strict):
+        known = np.isfinite(found.bound)
+        assert (found.bound[known] <= found.lift[known] + 1e-12).all()
+    for name in ("raw", "chance", "lift", "low", "high"):
+        np.testing.assert_array_equal(getattr(alone, name), getattr(together, name))
+    known = np.isfinite(together.bound)
+    assert (together.bound[known] <= alone.bound[known] + 1e-12).all()
+    assert (strict.bound[known] <= together.bound[known] + 1e-12).all()
+
+
+def test_heads_that_never_vary_are_bounded_by_themselves() -> None:
+    """They also add nothing to what the others may deviate."""
+    still, moving = _family(3, "normal", heads=2), _family(4, "normal", heads=2)
+    still.raw[:] = still.chance[:, :, None] + 0.4 * (still.rows - still.chance)[:, :, None]
+    both = HeadSums(("still",), **still.arrays()).beside(HeadSums(("moving",), **moving.arrays()))
+    found = estimate(both)
+    np.testing.assert_allclose(found["still"].bound, 0.4, atol=1e-9)
+    np.testing.assert_array_equal(found["moving"].bound, estimate(both, ["moving"])["moving"].bound)
+    assert (found["moving"].bound < found["moving"].lift - 0.01).all()
+
+
+TRUE, TEXTS = 0.3, 40
+
+
+def _family(seed: int, noise: str, heads: int = 60) -> HeadSums:
+    """Heads whose lift is TRUE over all texts there could be; 40 texts of unequal length."""
+    draw = np.random.default_rng(seed)
+    rows = draw.integers(20, 60, (TEXTS, 1, 1))
+    size = (TEXTS, 1, heads, 1)
+    kinds = {
+        "normal": lambda: draw.normal(0, 0.1, size),
+        "skewed": lambda: 0.05 * (4 - draw.gamma(4, 1, size)),  # mostly high, now and then low
+        "counts": lambda: draw.binomial(10, TRUE, size) / 10 - TRUE,
+    }
+    chance = 0.1 * rows
+    raw = chance[:, :, None] + (TRUE + kinds[noise]()) * (rows - chance)[:, :, None]
+    nothing = np.zeros_like(raw)
+    return HeadSums(("one",), raw, chance, rows, nothing, nothing, nothing)
+
+
+@pytest.mark.parametrize(("noise", "heads"), [("normal", 120), ("skewed", 60), ("counts", 60)])
+def test_hardly_any_family_has_a_bound_above_the_truth(noise: str, heads: int) -> None:
+    """One family of heads in twenty: 10 of 200, and 8 more by chance at most (p < .01)."""
+    families = [score(_family(seed, noise, heads), "one", seed=seed) for seed in range(200)]
+    wrong = sum(bool((found.bound > TRUE).any()) for found in families)
+    below = np.mean([(found.bound <= found.low).mean() for found in families])
+    assert below > 0.999
+    assert wrong <= 18
