@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 POSITIONS = 256
 
 
+@cache
 def words(*special: str) -> list[str]:
     """The vocabulary of the passages and of TEXT."""
     return vocabulary([*(passage.text for passage in bundled_passages()), TEXT], special)
