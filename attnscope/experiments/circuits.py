@@ -98,7 +98,8 @@ def _labels(
     except NotKept:
         return None, ("Heads go without labels: --heads-from-battery runs the battery once.",)
     if battery.text is None or battery.random is None:
-        return None, battery.notes
+        why = " ".join(battery.notes).partition(": ")[2]
+        return None, (f"Heads go without labels: {why}",)
     evidence = {"text": battery.text.evidence, "random": battery.random.evidence}
     return labels_of(judge(read_rules(), evidence, model.shape.causal)), battery.notes
 

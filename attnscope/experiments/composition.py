@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from attnscope.attention.rotary import Rotation, rotate
 from attnscope.attention.spec import AttentionSpec
@@ -179,9 +180,10 @@ def _as_attention_takes(
 
 def _fold_of(model: Model, norm: nn.Module | None, shape: torch.Size) -> Fold:
     assert norm is not None
-    like = next(norm.parameters(), torch.zeros((), device=model.device, dtype=model.dtype))
+    exact = {name: parameter.float() for name, parameter in norm.named_parameters()}
     with torch.inference_mode():
-        fold = find_fold(norm, shape, like)
+        like = torch.zeros((), device=next(iter(exact.values()), torch.zeros(())).device)
+        fold = find_fold(lambda features: functional_call(norm, exact, (features,)), shape, like)
     if fold is None:
         raise CheckpointError(
             f"{visible(model.id)} changes its queries and keys in a way that is no norm, so its "

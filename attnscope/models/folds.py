@@ -57,7 +57,7 @@ def find_fold(
         """What it gives, without its bias."""
         asked = features.expand(1, 1, *shape).to(like).contiguous()
         given = module(asked) - module(-asked)
-        return given[0, 0].double().cpu() / 2 if given.shape == asked.shape else None
+        return given[0, 0].cpu().double() / 2 if given.shape == asked.shape else None
 
     once, twice = heard(LOUD * probe), heard(2 * LOUD * probe)
     if once is None or twice is None or not _near(once, twice) or not bool(once.any()):

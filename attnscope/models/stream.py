@@ -83,7 +83,7 @@ def read_stream(model: Model) -> Stream:
             f"{visible(model.id)} ends in a hidden state of another width than its layers, so its "
             "circuits cannot be read off the weights."
         )
-    arrived = [hidden.double().cpu() for hidden in (*heard.entered, heard.final)]
+    arrived = [hidden.cpu().double() for hidden in (*heard.entered, heard.final)]
     way = _Way(model, [factor.double() for factor in factors.values()])
     return _follow(way, list(folds.values()), sent.double(), arrived)
 
