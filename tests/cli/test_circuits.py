@@ -164,3 +164,13 @@ def test_what_cannot_be_followed_is_refused(checkpoint: Checkpoint, capsys: Outp
     assert "circuits cannot be read off" in capsys.readouterr().err
     assert run(["circuits", "-m", "nothing-of-this-name"]) == 3
     assert len(capsys.readouterr().err.splitlines()) <= 2
+
+
+def test_too_large_is_told_before_it_starts(
+    checkpoint: Checkpoint, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnscope.experiments.room.free_memory", lambda: 1000)
+    assert run(["circuits", "-m", str(checkpoint("gpt2"))]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Comparing 12 heads with each other would take" in err
