@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.experiments import capture as capture_experiment
+from attnscope.experiments import circuits as circuits_experiment
+from attnscope.experiments import circuits_result, heads_result
 from attnscope.experiments import heads as heads_experiment
-from attnscope.experiments import heads_result
 from attnscope.experiments.against import Comparison, compare_heads
+from attnscope.experiments.composition import KINDS
 from attnscope.experiments.explain import explain as explain_head
 from attnscope.experiments.selection import known_heads, select
 from attnscope.experiments.verify import VerifyResult, verify
@@ -51,6 +53,17 @@ class Capture(capture_experiment.Capture):
         from attnscope.render.show import draw
 
         draw(Path(path), self)
+        return Path(path)
+
+
+class CircuitsResult(circuits_result.CircuitsResult):
+    """Which head reads what which other writes: `to_frame()`, `to_json()`, and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the heads and the strongest pairs between them: .png, .svg or .pdf."""
+        from attnscope.render.circuit_figure import draw_circuits
+
+        draw_circuits(Path(path), self)
         return Path(path)
 
 
@@ -110,6 +123,34 @@ class Model(loading.Model):
         read = self.reader.from_ids(ids)
         captured = capture_experiment.capture(self, read, select(self, None, None))
         return Capture(**vars(captured))
+
+    def circuits(
+        self,
+        *,
+        top_k: int = circuits_experiment.TOP_K,
+        source: str | None = None,
+        target: str | None = None,
+        kind: Sequence[str] = KINDS,
+        offset: int = 0,
+        heads_from_battery: bool | None = None,
+        seed: int = 0,
+    ) -> CircuitsResult:
+        """Norms of every head and the compositions of all pairs, from the weights alone.
+
+        `source` and `target` are --from and --to, as in "4.11,5.5". The copying score needs a model
+        that was loaded with `logits=True`.
+        """
+        result = circuits_experiment.circuits(
+            self,
+            top_k=top_k,
+            source=parse_heads(self, source) if source else (),
+            target=parse_heads(self, target) if target else (),
+            kinds=kind,
+            offset=offset,
+            heads_from_battery=heads_from_battery,
+            seed=seed,
+        )
+        return CircuitsResult(**vars(result))
 
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""

@@ -119,8 +119,8 @@ def _fused(layout: str, inner: str, outer: str) -> Layout:
         if set(parts.children) != {inner, outer}:
             return None
         fused, mixer = parts.children[inner], parts.children[outer]
-        weight, bias = _weight(fused), getattr(fused, "bias", None)
-        output = _linear(_weight(mixer), getattr(mixer, "bias", None))
+        weight, bias = weight_of(fused), getattr(fused, "bias", None)
+        output = _linear(weight_of(mixer), getattr(mixer, "bias", None))
 
         def cut(sizes: Sizes) -> list[Projections]:
             n_heads, groups, width = sizes
@@ -172,7 +172,7 @@ def _look(owner: nn.Module, name: str, module: nn.Module) -> Stored | None:
     return replace(stored, norms=parts.norms, sink=parts.sink) if stored else None
 
 
-def _weight(module: nn.Module) -> Tensor:
+def weight_of(module: nn.Module) -> Tensor:
     """The weight as Linear stores it, (out, in); GPT-2's Conv1D stores it transposed."""
     weight: Tensor = module.weight.data  # type: ignore[assignment]
     return weight.T if type(module).__name__ == "Conv1D" else weight

@@ -29,6 +29,7 @@ from attnscope.scoring.sums import Floats, HeadSums, concatenate
 from attnscope.types import Progress, no_progress
 
 TOO_MUCH_UNKNOWN = 0.5  # of the passages' tokens: then their scores would say nothing
+_RANDOM_TOKENS = 2048  # at a time
 ERROR = FAMILY_ERROR / 2  # the passages and the random tokens share the family's error
 
 
@@ -59,10 +60,13 @@ def run_battery(
     corpus: Iterable[Tokens] | None = None,
     roles: Sequence[Role] = (),
     seed: int = 0,
-    refresh: bool = False,
+    refresh: bool | None = False,
     progress: Progress = no_progress,
 ) -> Battery:
-    """Read the passages (or the user's corpus in their place) and repeated random tokens."""
+    """Read the passages (or the user's corpus in their place) and repeated random tokens.
+
+    `refresh` reads them again, kept or not; None never does, and raises NotKept.
+    """
     own = [role for role in roles if role.general]
     if corpus is not None or any(role.definition is None for role in own):
         return _run(model, corpus, own, seed, refresh, progress)
@@ -79,7 +83,7 @@ def _run(
     corpus: Iterable[Tokens] | None,
     own: Sequence[Role],
     seed: int,
-    refresh: bool,
+    refresh: bool | None,
     progress: Progress,
 ) -> Battery:
     try:
@@ -135,7 +139,7 @@ class _Counted:
 
 
 def _read_passages(
-    model: Model, roles: Sequence[Role], seed: int, refresh: bool, progress: Progress
+    model: Model, roles: Sequence[Role], seed: int, refresh: bool | None, progress: Progress
 ) -> Reading | str:
     """The passages' reading; a sentence when this tokenizer knows too little of them."""
     quick = f"passages, add_bos {model.reader.add_bos}"
@@ -171,7 +175,7 @@ def _read_random(
     stimulus: RepeatedTokens,
     roles: Sequence[Role],
     seed: int,
-    refresh: bool,
+    refresh: bool | None,
     progress: Progress,
 ) -> Reading:
     def compute() -> Arrays:
@@ -195,9 +199,6 @@ def _read_random(
     return _keep(model, what, roles, seed, compute, stimulus.describe(seed), refresh)
 
 
-_RANDOM_TOKENS = 2048
-
-
 def _keep(
     model: Model,
     what: Mapping[str, Any],
@@ -205,7 +206,7 @@ def _keep(
     seed: int,
     compute: Any,
     about: dict[str, Any],
-    refresh: bool,
+    refresh: bool | None,
 ) -> Reading:
     """The reading of these tokens, from before where nothing it depends on has changed."""
     definitions = [role.definition for role in roles]

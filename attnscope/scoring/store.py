@@ -66,11 +66,22 @@ def key_of(model: Model, what: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def kept(key: str, compute: Callable[[], Arrays], *, refresh: bool = False) -> tuple[Arrays, bool]:
-    """The arrays of this name, and whether they were there already; else computed and kept."""
+class NotKept(LookupError):
+    """Nothing is kept under a name, and nothing was to be computed."""
+
+
+def kept(
+    key: str, compute: Callable[[], Arrays], *, refresh: bool | None = False
+) -> tuple[Arrays, bool]:
+    """The arrays of this name, and whether they were there already; else computed and kept.
+
+    `refresh` computes them in any case; None in no case, and raises NotKept.
+    """
     found = None if refresh else _read(key)
     if found is not None:
         return found, True
+    if refresh is None:
+        raise NotKept(key)
     arrays = compute()
     _write(key, arrays)
     return arrays, False
