@@ -143,8 +143,8 @@ class Model(loading.Model):
         result = circuits_experiment.circuits(
             self,
             top_k=top_k,
-            source=parse_heads(self, source) if source else (),
-            target=parse_heads(self, target) if target else (),
+            source=known_heads(self, source) if source else (),
+            target=known_heads(self, target) if target else (),
             kinds=kind,
             offset=offset,
             heads_from_battery=heads_from_battery,

@@ -99,13 +99,13 @@ def circuits(
     check_place(heatmap, PICTURES)
     loaded = _open(model, talk)
     from attnscope.experiments.circuits import circuits as measure
-    from attnscope.experiments.selection import parse_heads
+    from attnscope.experiments.selection import known_heads
 
     with progress(talk.quiet) as report:
         result = measure(
             loaded, top_k=pairs.top_k, offset=offset, seed=model.seed,
-            source=parse_heads(loaded, pairs.source) if pairs.source is not None else (),
-            target=parse_heads(loaded, pairs.target) if pairs.target is not None else (),
+            source=known_heads(loaded, pairs.source) if pairs.source is not None else (),
+            target=known_heads(loaded, pairs.target) if pairs.target is not None else (),
             kinds=[kind.value for kind in pairs.kind or Kind],
             heads_from_battery=heads_from_battery, progress=report,
         )  # fmt: skip
