@@ -16,7 +16,7 @@ import xxhash
 from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
-from attnscope.scoring.coreference import ROLE, CoreferenceProbe
+from attnscope.scoring.coreference import ROLE, CoreferenceProbe, Places
 from attnscope.scoring.estimate import FAMILY_ERROR, NUMBERS, Scores, estimate
 from attnscope.scoring.labels import Evidence
 from attnscope.scoring.measures import Reach, ValueNorms
@@ -42,6 +42,7 @@ class Reading:
     value_norms: dict[str, Floats]  # by resting place, (L, H)
     about: dict[str, Any]
     kept: bool
+    view: Places | None = None  # (L, H): from where each head links pronouns best, if it was asked
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,7 @@ def _measure(
         choices = links.choices()
         sums = sums.beside(choices.sums)
         arrays["baselines"] = np.array(json.dumps(choices.baselines))
+        arrays["view"] = choices.view
     return {
         **arrays,
         **_pack_sums(sums),
@@ -293,6 +295,7 @@ def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:
         norms,
         about,
         before,
+        arrays.get("view"),
     )
 
 

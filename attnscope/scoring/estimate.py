@@ -103,6 +103,22 @@ def difference(
     return moved, bounds["low"], bounds["high"]
 
 
+def sign_test(wins: NDArray[np.int64], losses: NDArray[np.int64]) -> Floats:
+    """The two-sided exact chance of so uneven a split, were both sides equally likely.
+
+    On answers that are right or wrong it is McNemar's exact test (McNemar 1947) of two that
+    answered the same items: only those count where one is better.
+    """
+    most = int((wins + losses).max(initial=0))
+    logs = np.concatenate([[0.0], np.log(np.arange(1, most + 1)).cumsum()])  # ln n!
+    found = np.ones(wins.shape)
+    for at in np.ndindex(wins.shape):
+        n, k = int(wins[at] + losses[at]), np.arange(int(min(wins[at], losses[at])) + 1)
+        terms = logs[n] - logs[k] - logs[n - k] - n * np.log(2)
+        found[at] = min(1.0, 2 * float(np.exp(terms).sum()))
+    return found
+
+
 def mean(sums: HeadSums, name: str) -> Floats:
     """The mean over rows of a question without chance, (L, H); NaN where no row was asked."""
     one = sums.of(name)
