@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnscope.errors import UsageError
+from attnscope.errors import UsageError, did_you_mean
 from attnscope.experiments.coref_items import Counted, Heard, Prepared, hear, prepare
 from attnscope.experiments.coref_scores import CorefScores, Gap, Group, HeldOut, share_entry
 from attnscope.models.load import Model
@@ -24,9 +25,10 @@ from attnscope.scoring.coreference import (
     views,
 )
 from attnscope.scoring.estimate import Scores, difference, score, sign_test
-from attnscope.scoring.labelled import LabelledSet
+from attnscope.scoring.labelled import LabelledSet, read_labelled
 from attnscope.scoring.labels import Evidence, judge
 from attnscope.scoring.rules import Rule, read_rules
+from attnscope.scoring.schemas import twin_path
 from attnscope.scoring.sums import Floats
 from attnscope.types import Head, Progress, no_progress
 
@@ -37,29 +39,63 @@ _FARTHEST = "over 40"
 _SIDES = (("pro", "anti"), ("male", "female"))
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A labelled set, and how to ask it.
+
+    `query` is the row a head is read from: the "pronoun"'s own, or the one "chosen" for it on
+    other items (`select_on`, or else the other half of the set). `twins` only serve the gap.
+    """
+
+    main: LabelledSet
+    query: str = "pronoun"
+    select_on: LabelledSet | None = None
+    twins: LabelledSet | None = None
+
+    @classmethod
+    def read(
+        cls,
+        data: Sequence[Path],
+        form: str | None = None,
+        query: str | None = None,
+        select_on: Sequence[Path] = (),
+    ) -> Asked:
+        """Read the files, and the twin of a single WinoBias file where it lies beside it.
+
+        Raises UsageError for files that are no labelled sets, and for choices that do not fit.
+        """
+        query = query or ("chosen" if select_on else "pronoun")
+        if query not in QUERIES:
+            raise UsageError(
+                f"Unknown query {visible(query)!r}: choose from {', '.join(QUERIES)}."
+                + did_you_mean(query, QUERIES)
+            )
+        if select_on and query != "chosen":
+            raise UsageError("--select-on chooses where heads are read: it needs --query chosen.")
+        main = read_labelled(data, form)
+        beside = twin_path(data[0]) if main.format == "winobias" and len(data) == 1 else None
+        return cls(
+            main,
+            query,
+            read_labelled(select_on) if select_on else None,
+            read_labelled([beside], main.format) if beside else None,
+        )
+
+
 def score_set(
     model: Model,
-    asked: LabelledSet,
+    asked: Asked,
     *,
-    query: str = "pronoun",
-    select_on: LabelledSet | None = None,
-    twins: LabelledSet | None = None,
     rules: Sequence[Rule] | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> CorefScores:
     """Score every head on a labelled set.
 
-    `query` is the row a head is read from: the "pronoun"'s own, or the one "chosen" for it on
-    other items (`select_on`, or the other half of the set). `twins` only serve the gap.
     Raises UsageError when no item can be used, CheckpointError where the tokenizer gives no
     offsets, RunError when memory would not be enough.
     """
-    if query not in QUERIES:
-        raise UsageError(f"Unknown query {visible(query)!r}: choose from {', '.join(QUERIES)}.")
-    if select_on is not None and query != "chosen":
-        raise UsageError("--select-on chooses where heads are read: it needs --query chosen.")
-    seen = _Seen.of(model, asked, twins, select_on, query == "chosen", progress)
+    seen = _Seen.of(model, asked, progress)
     scores = {name: seen.score(counted, seed) for name, counted in seen.by_nearest().items()}
     rivals = rule_answers(seen.prepared.items)
     baselines = {name: seen.baseline(given, seed) for name, given in rivals.items()}
@@ -75,14 +111,14 @@ def score_set(
         model=model.describe(),
         settings={
             **model.settings(seed),
-            "format": asked.format,
-            "query": query,
+            "format": asked.main.format,
+            "query": asked.query,
             "chosen_on": seen.chosen_on,
             "thresholds": [rule.to_json() for rule in rules],
             "fewest_items": FEWEST,
         },
         n_items=seen.n_items,
-        skipped=dict(Counter(asked.skipped) + Counter(seen.prepared.skipped)),
+        skipped=dict(Counter(asked.main.skipped) + Counter(seen.prepared.skipped)),
         cut=seen.prepared.cut,
         baselines=baselines,
         forced=scores["all"],
@@ -117,20 +153,13 @@ class _Seen:
     development: Answers | None
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        asked: LabelledSet,
-        twins: LabelledSet | None,
-        select_on: LabelledSet | None,
-        chosen: bool,
-        progress: Progress,
-    ) -> _Seen:
+    def of(cls, model: Model, asked: Asked, progress: Progress) -> _Seen:
         """Read the items, and whatever views are chosen on and the gap needs."""
+        chosen, select_on, twins = asked.query == "chosen", asked.select_on, asked.twins
         n_views = len(views(model.shape.causal)) if chosen else 1
-        prepared = prepare(model, asked.questions, progress)
+        prepared = prepare(model, asked.main.questions, progress)
         if not prepared.items:
-            reasons = Counter(asked.skipped) + Counter(prepared.skipped)
+            reasons = Counter(asked.main.skipped) + Counter(prepared.skipped)
             told = "; ".join(f"{n} times {reason}" for reason, n in reasons.items())
             raise UsageError(f"No item can be used: {told or 'the file holds none'}.")
         heard = hear(model, prepared, n_views, progress)

@@ -76,7 +76,8 @@ def estimate(
             spread[name], above = _studentised(lifts, found[name]["lift"])
             greatest = np.maximum(greatest, above)
     if draws is not None:
-        multiple = float(np.quantile(greatest[np.isfinite(greatest)], 1 - error, method="higher"))
+        known = greatest[np.isfinite(greatest)]  # none where no text has a row to score
+        multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else np.nan
         for name in names:
             found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
     return {name: _scores(found[name], sums.of(name)) for name in names}

@@ -65,16 +65,23 @@ def read_winobias(files: Sequence[File]) -> Read:
         gold, pronoun = names[0], pronouns[0]
         others = [match.span() for match in pattern.finditer(text) if match.end() <= pronoun[0]]
         # Where no other sentence marks it, any phrase with an article will do.
-        others = _apart(others, gold) or _apart(_phrases(text, pronoun[0]), gold)
+        others = _rivals(text, others, gold) or _rivals(text, _phrases(text, pronoun[0]), gold)
         candidates = tuple(sorted([gold, *others]))
         link = Link(pronoun, candidates, candidates.index(gold))
         found.append(Question(f"{variant}{unit}", text, link, unit, variant))
     return found, skipped
 
 
-def _apart(spans: Sequence[Span], gold: Span) -> list[Span]:
-    """The spans that do not touch this one: its article may stand outside the mark."""
-    return [(start, end) for start, end in spans if end <= gold[0] or start >= gold[1]]
+def _rivals(text: str, spans: Sequence[Span], gold: Span) -> list[Span]:
+    """The first mention of everything else: not of the right one, whose article may be unmarked."""
+    named = {_noun(text[slice(*gold)])}
+    found = []
+    for start, end in spans:
+        apart = end <= gold[0] or start >= gold[1]
+        if apart and _noun(text[start:end]) not in named:
+            named.add(_noun(text[start:end]))
+            found.append((start, end))
+    return found
 
 
 def _phrases(text: str, end: int) -> list[Span]:
