@@ -68,7 +68,9 @@ def draw_accuracies(
             at = margin + _WIDTH * (x - left) / (right - left)
             top = low + height + 0.04 + _RULE * (len(lines) - 1 - n)
             sheet.page.plot([at, at], [low + height, top + 0.06], color="#404040", lw=0.5)
-            sheet.write(at + 0.05, top, f"{name} {x:.3f}".replace(" 0.", " ."))
+            words = f"{name} {x:.3f}".replace(" 0.", " .")
+            fits = at + 0.1 + text_width(words) < sheet.width
+            sheet.write(at + (0.05 if fits else -0.05), top, words, ha="left" if fits else "right")
         sheet.name_axes(
             ("share of pronouns whose antecedent gets more than its rival", "head"),
             margin + _WIDTH / 2, low - 0.42, low + height / 2,

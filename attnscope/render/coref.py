@@ -84,13 +84,14 @@ def _columns(result: CorefText, linked: Linked, heads: Sequence[Head]) -> list[C
     order = sorted(range(len(liked)), key=lambda n: -liked[n])
     # The least liked goes first where there is no room; the most liked never goes.
     names = [
-        Column(name, right=True, keep=order.index(n) and 10 + order.index(n))
+        Column(name, right=True, keep=order.index(n))
         for n, name in enumerate(_names(linked.candidates))
     ]
-    columns = [Column("head"), Column("battery", right=True, keep=2)]
+    first = max(column.keep for column in names) + 1  # columns that go before any candidate
+    columns = [Column("head"), Column("battery", right=True, keep=first + 1)]
     if _elsewhere(result):
-        columns.append(Column("read at", keep=3))
-    return [*columns, *names, Column("live", right=True, keep=1)]
+        columns.append(Column("read at", keep=first + 2))
+    return [*columns, *names, Column("live", right=True, keep=first)]
 
 
 def _elsewhere(result: CorefText) -> bool:
@@ -156,14 +157,16 @@ def _vote(result: CorefText, linked: Linked, width: int) -> list[Text]:
     vote, heads = linked.vote(result.voters), len(result.voters)
     order = sorted(range(len(vote.heads)), key=lambda n: -vote.heads[n])
     told = ", ".join(f"{_name(linked, n)} {vote.heads[n]}" for n in order if vote.heads[n])
-    words = f"Vote of the {heads} coreference heads: " if heads > 1 else "The coreference head: "
-    words += told or "undecided"
-    if heads > 1 and vote.weighed is not None:
+    words = f"Vote of the {heads} coreference heads: {told or 'undecided'}"
+    if heads == 1:
+        chosen = _name(linked, order[0]) if told else "nothing more than at the rest"
+        words = f"The coreference head looks most at {chosen}"
+    elif vote.weighed is not None:
         shares = vote.weighed
         order = sorted(order, key=lambda n: -shares[n])
         weighed = ", ".join(f"{_name(linked, n)} {number(shares[n])}" for n in order)
         words += f"; weighed by how much they look: {weighed}"
-    return [Text(line, style="bold") for line in wrapped(words, width, first=2, rest=2)]
+    return [Text(line, style="bold") for line in wrapped(f"{words}.", width, first=2, rest=2)]
 
 
 def _name(linked: Linked, n: int) -> str:

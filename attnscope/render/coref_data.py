@@ -20,6 +20,10 @@ COMPARED = 3  # heads in the tables of groups
 _LABEL = "coreference"
 _GROUPS = {"nearest": "nearest is", "distance": "distance", "pronoun": "pronoun"}
 _PRONOUNS = 8  # kinds of pronoun that are shown, the most common first
+_READ_AT = (
+    "read at: the pronoun, one or two tokens later, or from the candidates to the pronoun (live: "
+    "what both together give it). What most items chose is shown."
+)
 
 
 def coref_data_table(result: CorefScores, width: int, *, every: bool = False) -> Text:
@@ -31,7 +35,8 @@ def coref_data_table(result: CorefScores, width: int, *, every: bool = False) ->
     if len(heads) < len(result.ranked):
         left = len(result.ranked) - len(heads)
         lines.append(Text(f"  and {left} more heads; --all shows every one", style="dim"))
-    lines += [Text(), *_gap(result, width), *_held_out(result, width), *_groups(result, width)]
+    for part in (_gap(result, width), _held_out(result, width), _groups(result, width)):
+        lines += [Text(), *part] if part else []
     lines += [Text(line, style="dim") for line in ["", *_legend(result, width)]]
     return joined(lines)
 
@@ -63,7 +68,7 @@ def _about(result: CorefScores) -> str:
     skipped = sum(result.skipped.values())
     where = "read at the pronoun"
     if result.settings["query"] == "chosen":
-        where = f"read where {result.settings['chosen_on']} says"
+        where = f"read at the place chosen on {result.settings['chosen_on']}"
     parts = [result.settings["format"], f"{result.n_items} items", f"{skipped} skipped", where]
     return " · ".join(parts)
 
@@ -83,7 +88,7 @@ def _columns(result: CorefScores) -> list[Column]:
     columns = [Column("head"), Column("label", keep=5), Column("right", right=True)]
     columns += [Column("interval", keep=4), Column("if near", right=True, keep=2)]
     columns += [Column("if far", right=True, keep=1), Column("strict", right=True, keep=3)]
-    columns += [Column("live", right=True, keep=6), Column("p", right=True, keep=7)]
+    columns += [Column("live", right=True, keep=6), Column("p", right=True, keep=9)]
     return [*columns, Column("read at", keep=8)] if len(set(result.view.flat)) > 1 else columns
 
 
@@ -127,10 +132,10 @@ def _gap(result: CorefScores, width: int) -> list[Text]:
         cells = [share(float(shares[at])) for shares in gap.shares.values()]
         cells += [share(float(gap.gap[at])), bounds if math.isfinite(gap.low[at]) else "–"]
         rows.append([Text(str(head)), *map(Text, cells)])
-    words = f"The same {gap.n} sentences as {first} and as {second}"
+    words = f"The same {gap.n} sentence{'s' * (gap.n != 1)} as {first} and as {second}"
     words += f" (and {', '.join(map(visible, others))})" if others else ""
     heading = [Text(line, style="bold") for line in wrapped(words, width)]
-    return [*heading, *lay_out(columns, rows, width), Text()]
+    return [*heading, *lay_out(columns, rows, width)]
 
 
 def _held_out(result: CorefScores, width: int) -> list[Text]:
@@ -155,7 +160,7 @@ def _groups(result: CorefScores, width: int) -> list[Text]:
             cells = [str(group.n), share(group.nearest)]
             cells += [share(float(group.share[head.layer, head.head])) for head in heads]
             rows.append([Text(f"{title} {visible(group.name)}"), *map(Text, cells)])
-    return [Text(), *lay_out(columns, rows, width)]
+    return lay_out(columns, rows, width)
 
 
 def _legend(result: CorefScores, width: int) -> list[str]:
@@ -164,6 +169,7 @@ def _legend(result: CorefScores, width: int) -> list[str]:
         "near, if far: where the nearest candidate is right, or wrong. strict: the greatest of "
         "all other words is the antecedent. live: attention on the candidates. p: exact McNemar, "
         "against the rule that is hardest to tell from the head.",
+        *([_READ_AT] if len(set(result.view.flat)) > 1 else []),
         f"A head is called coreference when the lower bound of `right`, held for all heads at "
         f"once, beats every rule (here {share(result.reached)}), and it is right where the nearest "
         "is wrong.",

@@ -21,7 +21,7 @@ from attnscope.scoring.estimate import FAMILY_ERROR, NUMBERS, Scores, estimate
 from attnscope.scoring.labels import Evidence
 from attnscope.scoring.measures import Reach, ValueNorms
 from attnscope.scoring.passages import Item, read_battery, unknown_share
-from attnscope.scoring.roles import ROLES, Role
+from attnscope.scoring.roles import Role
 from attnscope.scoring.scan import MEASURES, Watcher, ask, questions, scan_many
 from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
 from attnscope.scoring.store import Arrays, fingerprint, kept, key_of
@@ -297,6 +297,3 @@ def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:
         before,
         arrays.get("view"),
     )
-
-
-__all__ = ["ROLES", "Battery", "Reading", "read_texts", "run_battery"]
