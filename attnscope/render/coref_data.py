@@ -20,9 +20,10 @@ COMPARED = 3  # heads in the tables of groups
 _LABEL = "coreference"
 _GROUPS = {"nearest": "nearest is", "distance": "distance", "pronoun": "pronoun"}
 _PRONOUNS = 8  # kinds of pronoun that are shown, the most common first
+_SHORT = {"pronoun": "", "candidates": "reverse"}
 _READ_AT = (
-    "read at: the pronoun, one or two tokens later, or from the candidates to the pronoun (live: "
-    "what both together give it). What most items chose is shown."
+    "read at: nothing said is the pronoun; or a token or two later; reverse: from the candidates "
+    "to the pronoun (live: what they give it together)."
 )
 
 
@@ -109,7 +110,8 @@ def _row(result: CorefScores, head: Head) -> list[Text]:
         Text(_chance_of(max(float(p[at]) for p in result.against.values())), style="dim"),
     ]
     if len(set(result.view.flat)) > 1:
-        cells.append(Text(result.views[int(result.view[at])], style="dim"))
+        view = result.views[int(result.view[at])]
+        cells.append(Text(_SHORT.get(view, view), style="dim"))
     return cells
 
 
@@ -126,7 +128,8 @@ def _gap(result: CorefScores, width: int) -> list[Text]:
     columns = [Column("head"), *(Column(visible(name), right=True) for name in gap.shares)]
     columns += [Column(f"{first} − {second}", right=True), Column("interval", keep=1)]
     rows = []
-    for head in result.ranked[:COMPARED]:
+    widest = max(result.ranked, key=lambda head: abs(float(gap.gap[head.layer, head.head])))
+    for head in dict.fromkeys((*result.ranked[: COMPARED - 1], widest)):
         at = head.layer, head.head
         bounds = f"{share(float(gap.low[at]))} to {share(float(gap.high[at]))}"
         cells = [share(float(shares[at])) for shares in gap.shares.values()]
@@ -134,6 +137,7 @@ def _gap(result: CorefScores, width: int) -> list[Text]:
         rows.append([Text(str(head)), *map(Text, cells)])
     words = f"The same {gap.n} sentence{'s' * (gap.n != 1)} as {first} and as {second}"
     words += f" (and {', '.join(map(visible, others))})" if others else ""
+    words += ": the best heads, and the one that differs most"
     heading = [Text(line, style="bold") for line in wrapped(words, width)]
     return [*heading, *lay_out(columns, rows, width)]
 
