@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from attnscope.errors import UsageError
 from attnscope.experiments import capture as capture_experiment
 from attnscope.experiments import circuits as circuits_experiment
-from attnscope.experiments import circuits_result, heads_result
+from attnscope.experiments import (
+    circuits_result,
+    coref_data,
+    coref_scores,
+    coref_text,
+    heads_result,
+)
+from attnscope.experiments import coref as coref_experiment
 from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments.against import Comparison, compare_heads
 from attnscope.experiments.composition import KINDS
@@ -19,6 +27,7 @@ from attnscope.models import load as loading
 from attnscope.models.text import Tokens
 from attnscope.plain import visible
 from attnscope.scoring.corpus import corpus_texts
+from attnscope.scoring.mentions import find_mentions
 from attnscope.scoring.own_roles import parse_role
 from attnscope.scoring.roles import Role
 from attnscope.scoring.rules import read_rules
@@ -64,6 +73,28 @@ class CircuitsResult(circuits_result.CircuitsResult):
         from attnscope.render.circuit_figure import draw_circuits
 
         draw_circuits(Path(path), self)
+        return Path(path)
+
+
+class CorefText(coref_text.CorefText):
+    """Every pronoun of a text, and where each head looks from it; and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the pattern of the best head: .png, .svg or .pdf."""
+        from attnscope.render.show import draw
+
+        draw(Path(path), self.pattern)
+        return Path(path)
+
+
+class CorefScores(coref_scores.CorefScores):
+    """Every head on a labelled set; and a picture."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the heads with their intervals against the simple rules: .png, .svg or .pdf."""
+        from attnscope.render.coref_data import draw
+
+        draw(Path(path), self)
         return Path(path)
 
 
@@ -152,6 +183,49 @@ class Model(loading.Model):
         )
         return CircuitsResult(**vars(result))
 
+    @overload
+    def coref(
+        self, text: str, *, mentions: str = ..., seed: int = ..., refresh: bool = ...
+    ) -> CorefText: ...
+
+    @overload
+    def coref(
+        self,
+        text: None = ...,
+        *,
+        data: str | Path | Sequence[str | Path],
+        data_format: str | None = ...,
+        query: str | None = ...,
+        select_on: str | Path | Sequence[str | Path] = ...,
+        seed: int = ...,
+    ) -> CorefScores: ...
+
+    def coref(
+        self,
+        text: str | None = None,
+        *,
+        mentions: str = "patterns",
+        data: str | Path | Sequence[str | Path] = (),
+        data_format: str | None = None,
+        query: str | None = None,
+        select_on: str | Path | Sequence[str | Path] = (),
+        seed: int = 0,
+        refresh: bool = False,
+    ) -> CorefText | CorefScores:
+        """Which head links a pronoun to its antecedent: in a text, or on a labelled set.
+
+        In the text `[it]` and `{the bowl}` may mark what is meant. `data` is a file, or several.
+        """
+        if (text is None) != bool(data):
+            raise UsageError("Give coref a text or data, and not both.")
+        if text is None:
+            asked = coref_data.Asked.read(_paths(data), data_format, query, _paths(select_on))
+            return CorefScores(**vars(coref_data.score_set(self, asked, seed=seed)))
+        found = find_mentions(text, mentions, self.tokenizer.all_special_tokens)
+        read = self._read(found.text, None)
+        result = coref_experiment.coref(self, found, read, seed=seed, refresh=refresh)
+        return CorefText(**vars(result))
+
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""
         return verify(self)
@@ -166,6 +240,10 @@ class Model(loading.Model):
 
     def _read(self, text: str, pair: str | None) -> Tokens:
         return self.reader.read(text, pair)
+
+
+def _paths(given: str | Path | Sequence[str | Path]) -> list[Path]:
+    return [Path(given)] if isinstance(given, (str, Path)) else [Path(path) for path in given]
 
 
 def load(name: str, *, add_bos: bool | None = None, **options: Any) -> Model:

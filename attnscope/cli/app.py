@@ -14,6 +14,7 @@ from attnscope.cli import compare, models
 from attnscope.cli.bench import bench
 from attnscope.cli.capture import capture
 from attnscope.cli.circuits import circuits
+from attnscope.cli.coref import coref
 from attnscope.cli.heads import heads
 from attnscope.cli.info import info
 from attnscope.cli.show import show
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (heads, show, capture, circuits, verify, bench):
+for command in (heads, show, capture, coref, circuits, verify, bench):
     app.command()(command)
 models.app.command()(info)
 app.add_typer(compare.app, name="compare")

@@ -24,11 +24,7 @@ def pattern(
     bos = captured.settings["bos"]["token"]
     about = f"{len(tokens)} tokens · {f'{bos} first' if bos else 'no BOS'}"
     lines = model_lines(captured.model, about, width)
-    signs: dict[str, Any] = {
-        "colour": console is not None and console.color_system in ("256", "truecolor"),
-        "true_colour": console is not None and console.color_system == "truecolor",
-        "ascii_only": console is not None and not _draws_blocks(console),
-    }
+    signs = signs_of(console)
     if whole_layer:
         for layer, weights in captured.attention.items():
             lines += [Text(), Text(f"layer {layer}", style="bold")]
@@ -55,6 +51,15 @@ def draw(path: Path, captured: Capture) -> None:
         return
     weights = np.stack([weights.numpy() for _, weights in heads])
     draw_layer(path, weights, tokens, names=[str(head) for head, _ in heads])
+
+
+def signs_of(console: Console | None) -> dict[str, Any]:
+    """Which signs a pattern may be drawn in, for the functions of terminal.py."""
+    return {
+        "colour": console is not None and console.color_system in ("256", "truecolor"),
+        "true_colour": console is not None and console.color_system == "truecolor",
+        "ascii_only": console is not None and not _draws_blocks(console),
+    }
 
 
 def _draws_blocks(console: Console) -> bool:

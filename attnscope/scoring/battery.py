@@ -16,12 +16,12 @@ import xxhash
 from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
-from attnscope.scoring.coreference import ROLE, CoreferenceProbe
+from attnscope.scoring.coreference import ROLE, CoreferenceProbe, Places
 from attnscope.scoring.estimate import FAMILY_ERROR, NUMBERS, Scores, estimate
 from attnscope.scoring.labels import Evidence
 from attnscope.scoring.measures import Reach, ValueNorms
 from attnscope.scoring.passages import Item, read_battery, unknown_share
-from attnscope.scoring.roles import ROLES, Role
+from attnscope.scoring.roles import Role
 from attnscope.scoring.scan import MEASURES, Watcher, ask, questions, scan_many
 from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
 from attnscope.scoring.store import Arrays, fingerprint, kept, key_of
@@ -43,6 +43,7 @@ class Reading:
     value_norms: dict[str, Floats]  # by resting place, (L, H)
     about: dict[str, Any]
     kept: bool
+    view: Places | None = None  # (L, H): from where each head links pronouns best, if it was asked
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ def _measure(
         choices = links.choices()
         sums = sums.beside(choices.sums)
         arrays["baselines"] = np.array(json.dumps(choices.baselines))
+        arrays["view"] = choices.view
     return {
         **arrays,
         **_pack_sums(sums),
@@ -294,7 +296,5 @@ def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:
         norms,
         about,
         before,
+        arrays.get("view"),
     )
-
-
-__all__ = ["ROLES", "Battery", "Reading", "read_texts", "run_battery"]

@@ -44,6 +44,18 @@ def read_lines(path: Path) -> list[GivenText]:
 
     Raises UsageError for bytes that are no text (file, line and offset are named).
     """
+    name, lines = file_lines(path)
+    texts = [GivenText(line, f"text in line {number} of {name}") for number, line in lines]
+    if not texts:
+        raise UsageError(f"{name} holds no text: give one text per line.")
+    return texts
+
+
+def file_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
+    """What to call a file (`-` is standard input), and its lines with their numbers, no blank ones.
+
+    Raises UsageError for bytes that are no text (file, line and offset are named).
+    """
     if str(path) == "-":
         name, data = "standard input", sys.stdin.buffer.read()
     else:
@@ -57,14 +69,7 @@ def read_lines(path: Path) -> list[GivenText]:
         except OSError as error:
             raise RunError(f"Cannot read {name}: {error.strerror or error}.") from error
     lines = _decode(data, name).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    texts = [
-        GivenText(line, f"text in line {number} of {name}")
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
-    if not texts:
-        raise UsageError(f"{name} holds no text: give one text per line.")
-    return texts
+    return name, [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def corpus_texts(path: Path, text_field: str = "text") -> Iterator[GivenText]:

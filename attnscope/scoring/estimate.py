@@ -76,7 +76,8 @@ def estimate(
             spread[name], above = _studentised(lifts, found[name]["lift"])
             greatest = np.maximum(greatest, above)
     if draws is not None:
-        multiple = float(np.quantile(greatest[np.isfinite(greatest)], 1 - error, method="higher"))
+        known = greatest[np.isfinite(greatest)]  # none where no text has a row to score
+        multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else np.nan
         for name in names:
             found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
     return {name: _scores(found[name], sums.of(name)) for name in names}
@@ -101,6 +102,22 @@ def difference(
     draws = _resamples(len(before), seed)
     bounds = _percentiles(other.lifts(draws) - one.lifts(draws))
     return moved, bounds["low"], bounds["high"]
+
+
+def sign_test(wins: NDArray[np.int64], losses: NDArray[np.int64]) -> Floats:
+    """The two-sided exact chance of so uneven a split, were both sides equally likely.
+
+    On answers that are right or wrong it is McNemar's exact test (McNemar 1947) of two that
+    answered the same items: only those count where one is better.
+    """
+    most = int((wins + losses).max(initial=0))
+    logs = np.concatenate([[0.0], np.log(np.arange(1, most + 1)).cumsum()])  # ln n!
+    found = np.ones(wins.shape)
+    for at in np.ndindex(wins.shape):
+        n, k = int(wins[at] + losses[at]), np.arange(int(min(wins[at], losses[at])) + 1)
+        terms = logs[n] - logs[k] - logs[n - k] - n * np.log(2)
+        found[at] = min(1.0, 2 * float(np.exp(terms).sum()))
+    return found
 
 
 def mean(sums: HeadSums, name: str) -> Floats:

@@ -14,6 +14,7 @@ from attnscope.models.load import Model
 from attnscope.models.text import Tokens
 
 Span = tuple[int, int]  # characters [start, end)
+_ARTICLES = ("the", "a", "an")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Item:
     candidates: tuple[int, ...]
     gold: int
     nearest: int
-    named: tuple[int, ...]  # how often the text names each candidate
+    named: tuple[int, ...]  # how often the text has a word of each candidate, its most frequent
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def locate(number: int, text: str, link: Link, tokens: Tokens) -> Item | None:
     if any(place is None for place in at):
         return None
     pronoun, *candidates = (place for place in at if place is not None)
-    named = tuple(_count(text, text[slice(*span)]) for span in link.candidates)
+    named = tuple(times_named(text, text[slice(*span)]) for span in link.candidates)
     return Item(number, pronoun, tuple(candidates), link.gold, link.nearest, named)
 
 
@@ -138,8 +139,11 @@ def last_token(tokens: Tokens, span: Span) -> int | None:
     return covering[-1]
 
 
-def _count(text: str, name: str) -> int:
-    return text.lower().count(name.lower())
+def times_named(text: str, name: str) -> int:
+    """How often the text has the most frequent word of a name; articles do not count."""
+    return max(
+        (text.count(word) for word in name.split() if word.lower() not in _ARTICLES), default=0
+    )
 
 
 def unknown_share(model: Model, texts: tuple[Tokens, ...]) -> float:

@@ -80,17 +80,34 @@ def scan(
     Texts of like length share a batch; results come in the order given. Watchers are told numbers
     from `first` on.
     """
-    order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
     parts: dict[int, HeadSums] = {}
-    for chosen in _batches(texts, order, mixed=model.mixes_lengths):
+    for chosen, batch in _batched(model, texts):
         progress(what, first + len(parts), 0 if first else len(texts))
-        batch = batch_of([texts[n] for n in chosen], pad_id=model.pad_id).to(model.device)
         for watcher in watchers:
             watcher.begin(batch, [first + n for n in chosen])
         sums = ask(model, batch, questions(batch, model.shape, roles), watchers)
         for row, n in enumerate(chosen):
             parts[n] = sums.take([row])
     return concatenate([parts[n] for n in range(len(texts))])
+
+
+def watch(
+    model: Model,
+    texts: Sequence[Tokens],
+    watchers: Sequence[Watcher],
+    *,
+    progress: Progress = no_progress,
+    what: str = "reading",
+) -> None:
+    """Run every text past the watchers, and ask nothing else: little more than the forward."""
+    done = 0
+    for chosen, batch in _batched(model, texts):
+        progress(what, done, len(texts))
+        for watcher in watchers:
+            watcher.begin(batch, chosen)
+        observers = tuple(watcher.see for watcher in watchers)
+        model.run(batch, Lens(observers=observers))
+        done += len(chosen)
 
 
 def scan_many(
@@ -131,8 +148,16 @@ def sums_bytes(sums: HeadSums) -> int:
     return sum(array.nbytes for array in sums.arrays().values())
 
 
-def _batches(texts: Sequence[Tokens], order: list[int], *, mixed: bool) -> list[list[int]]:
+def _batched(model: Model, texts: Sequence[Tokens]) -> Iterator[tuple[list[int], TokenBatch]]:
+    """Texts of like length together: their numbers, and the batch that they make."""
+    for chosen in _batches(texts, mixed=model.mixes_lengths):
+        batch = batch_of([texts[n] for n in chosen], pad_id=model.pad_id)
+        yield chosen, batch.to(model.device)
+
+
+def _batches(texts: Sequence[Tokens], *, mixed: bool) -> list[list[int]]:
     """Texts that share a forward pass: of any length, or (not `mixed`) of equal length only."""
+    order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
     batches: list[list[int]] = []
     for n in order:
         open_ = batches[-1] if batches else []

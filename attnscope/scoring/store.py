@@ -23,7 +23,7 @@ from attnscope.files import write_atomic
 from attnscope.models.load import Model
 
 Arrays = dict[str, NDArray[Any]]
-VERSION = 1  # of the battery: its texts, its questions, and how they are summed
+VERSION = 2  # of the battery: its texts, its questions, and how they are summed
 
 
 def fingerprint(model: Model) -> str:
