@@ -160,18 +160,21 @@ class CoreferenceProbe:
         return Readings(won, right, live, np.array([len(i.candidates) for i in self.items]))
 
     def choices(self) -> Choices:
-        """The forced choices of a battery.
+        """The forced choices of a battery, once the scan is over."""
+        return choose(self.items, self.n_texts, self.readings())
 
-        The view of a head is chosen on every other text and used on the rest, both ways round, so
-        that no item helps to choose its own.
-        """
-        text = np.array([item.text for item in self.items])
-        read = self.readings()
-        answers = read.at(read.best_elsewhere(text % 2)[text % 2])
-        wrong = np.array([item.nearest != item.gold for item in self.items])
-        sums = answers.sums(ROLE, text, self.n_texts)
-        sums = sums.beside(answers.sums(NEAREST_WRONG, text, self.n_texts, wrong))
-        return Choices(sums, baselines(self.items), read.best_view())
+
+def choose(items: Sequence[Item], n_texts: int, read: Readings) -> Choices:
+    """The view of a head is chosen on every other text and used on the rest, both ways round.
+
+    So no item helps to choose its own.
+    """
+    text = np.array([item.text for item in items])
+    answers = read.at(read.best_elsewhere(text % 2)[text % 2])
+    wrong = np.array([item.nearest != item.gold for item in items])
+    sums = answers.sums(ROLE, text, n_texts)
+    sums = sums.beside(answers.sums(NEAREST_WRONG, text, n_texts, wrong))
+    return Choices(sums, baselines(items), read.best_view())
 
 
 def query_of(item: Item, later: int, length: int) -> int:

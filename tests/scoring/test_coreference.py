@@ -18,9 +18,11 @@ from attnscope.scoring.coreference import (
     LATER,
     NEAREST_WRONG,
     ROLE,
+    Choices,
     CoreferenceProbe,
+    Readings,
     baselines,
-    forced_choice,
+    choose,
 )
 from attnscope.scoring.estimate import estimate
 from attnscope.scoring.labels import Evidence, judge, labels_of
@@ -232,6 +234,12 @@ def test_a_head_that_finds_the_antecedent_is_the_only_one_said_to(
     assert result.general.about["baselines"]["nearest candidate"] == pytest.approx(0.5, abs=0.05)
 
 
+def forced_choice(items: Sequence[Item], n_texts: int, won: np.ndarray) -> Choices:
+    """Choices of heads of which only `won` (items, views, L, H) is asked."""
+    counts = np.array([len(item.candidates) for item in items])
+    return choose(items, n_texts, Readings(won, won, won, counts))
+
+
 def noise(seed: int, items: Sequence[Item], shape: tuple[int, int]) -> np.ndarray:
     """Heads that know nothing: won (items, views, L, H), each a fair coin for each view."""
     draw = np.random.default_rng(seed)
@@ -244,12 +252,10 @@ def test_noise_gets_no_label_and_choosing_a_view_gains_nothing(
     """20 models of 12 heads. Chosen on the same items, the best of three views would read .519."""
     _, battery = read["gpt2"]
     rules = [rule for rule in read_rules() if rule.role == ROLE]
-    mass = np.zeros((len(battery.items), 1 + LATER, 3, 3, 4))
     means = []
     for seed in range(20):
-        choices = forced_choice(
-            battery.items, len(battery.texts), noise(seed, battery.items, (3, 4)), mass
-        )
+        won = noise(seed, battery.items, (3, 4))
+        choices = forced_choice(battery.items, len(battery.texts), won)
         scores = estimate(choices.sums)
         evidence = Evidence(scores, None, {ROLE: choices.baselines})
         layers = labels_of(judge(rules, {"text": evidence}, causal=True))
@@ -265,9 +271,9 @@ def test_the_view_is_chosen_on_the_other_half() -> None:
     items = [item(n, 9, [2, 5], 0, [1, 1]) for n in range(8)]
     won = np.zeros((8, 3, 1, 1))
     won[::2, 1] = won[1::2, 2] = 1.0
-    sums = forced_choice(items, 8, won, np.zeros((8, 3, 3, 1, 1))).sums
+    sums = forced_choice(items, 8, won).sums
     assert estimate(sums)[ROLE].raw[0, 0] == 0.0  # each half is read where the other was right
     won[:, 1] = 1.0
     won[::2, 2] = 0.0
-    sums = forced_choice(items, 8, won, np.zeros((8, 3, 3, 1, 1))).sums
+    sums = forced_choice(items, 8, won).sums
     assert estimate(sums)[ROLE].raw[0, 0] == 1.0
