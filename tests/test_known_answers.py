@@ -13,6 +13,7 @@ from attnscope.scoring.passages import bundled_passages
 from tests import planted, planted_words
 from tests.test_planted import STORY, TEXTS, WRITE
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 TEXT = "The chef dropped the glass bowl on a tile floor, because it was slippery."
 NAMES = list(WRITE)
 PLACES = {
@@ -30,17 +31,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, directory in made.items():
         WRITE[name](directory, known)
     return made
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("known-cache")
-
-
-@pytest.fixture(autouse=True)
-def _one_cache(_own_cache: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The battery of each checkpoint is read once for all of these tests."""
-    monkeypatch.setenv("ATTNSCOPE_CACHE", str(cache))
 
 
 def document(

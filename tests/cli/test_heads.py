@@ -24,6 +24,7 @@ from attnscope.scoring.roles import ROLES
 from attnscope.scoring.scan import scan
 from tests import tiny
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 Checkpoint = Callable[[str], Path]
 TEN = "the cat sang a song , the dog sang ."
 FIFTEEN = "The chef dropped the glass bowl on the tile floor because it was slippery ."
@@ -249,7 +250,8 @@ def test_the_same_command_gives_the_same_answer(
 ) -> None:
     arguments = [TEN, "-m", str(checkpoint("gpt2")), "--seed", "3"]
     first = document(capsys, *arguments)
-    assert document(capsys, *arguments) == first
+    assert document(capsys, *arguments) == first  # from the cache
+    assert document(capsys, *arguments, "--refresh") == first
     assert first["settings"]["seed"] == 3
     other = document(capsys, TEN, "-m", str(checkpoint("gpt2")), "--seed", "4")
     assert other["heads"][0]["scores"] == first["heads"][0]["scores"]

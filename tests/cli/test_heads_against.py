@@ -20,6 +20,7 @@ from attnscope.scoring.passages import bundled_passages
 from tests import english as knowing
 from tests import planted
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 Checkpoint = Callable[[str], Path]
 Captured = pytest.CaptureFixture[str]
 TEXT = knowing.TEXT
@@ -42,17 +43,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
             tensor[:, 4 * 80 : 5 * 80] = 0
     save_file(tensors, after / "model.safetensors", metadata={"format": "pt"})
     return str(before), str(after)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("against-cache")
-
-
-@pytest.fixture(autouse=True)
-def _one_cache(_own_cache: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The battery of each checkpoint is read once for all of these tests."""
-    monkeypatch.setenv("ATTNSCOPE_CACHE", str(cache))
 
 
 def test_the_same_checkpoint_has_not_changed(pair: tuple[str, str], capsys: Captured) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from attnscope.cli.app import run
 from attnscope.scoring.roles import ROLES
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 Checkpoint = Callable[[str], Path]
 Captured = pytest.CaptureFixture[str]
 TEXT = "the cat sang a song , the dog sang ."
@@ -170,14 +172,15 @@ def test_a_long_text_of_a_corpus_is_cut_and_said_so(
 
 
 def test_the_cache_is_used_and_can_be_left_aside(
-    english: Checkpoint, tmp_path: Path, capsys: Captured
+    english: Checkpoint, shared_cache: Path, capsys: Captured
 ) -> None:
     arguments = ["heads", "the chef sang .", "-m", str(english("llama")), "-q"]
+    shutil.rmtree(shared_cache / "battery", ignore_errors=True)
     outputs, written = [], []
     for more in ([], [], ["--refresh"], []):
         assert run([*arguments, *more]) == 0
         outputs.append(capsys.readouterr().out)
-        files = sorted((tmp_path / "cache" / "battery").iterdir())
+        files = sorted((shared_cache / "battery").iterdir())
         written.append([(path.name, path.stat().st_mtime_ns) for path in files])
     assert len(set(outputs)) == 1
     assert written[0] == written[1] != written[2] == written[3]

@@ -15,6 +15,7 @@ import attnscope
 from attnscope.cli.app import run
 from attnscope.config_files import config_path
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 Checkpoint = Callable[[str], Path]
 Captured = pytest.CaptureFixture[str]
 TEXT = "the cat sang a song , the dog sang ."

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import attnscope
 from attnscope.experiments.heads_result import HeadsResult
 from attnscope.scoring import battery as reading
-from attnscope.scoring.passages import Battery, Item, bundled_passages, read_battery
+from attnscope.scoring import passages
+from attnscope.scoring.passages import Battery, Item, read_battery
 from attnscope.types import TokenBatch
 from tests import english as knowing
 from tests import planted
@@ -53,6 +54,14 @@ def test_random_weights_get_no_label(name: str, seed: int, std: float, tmp_path:
     assert found == dict.fromkeys(found, ())
 
 
+@pytest.fixture
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fourth passage: enough for what is plain to see."""
+    few = passages.bundled_passages()[::4]
+    monkeypatch.setattr(passages, "bundled_passages", lambda: few)
+
+
+@pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_random_heads_that_are_broad_are_called_nothing_else(name: str, tmp_path: Path) -> None:
     """As they come from tiny.randomise; each that is called broad has the entropy for it."""
@@ -65,6 +74,7 @@ def test_random_heads_that_are_broad_are_called_nothing_else(name: str, tmp_path
             assert breadth[head.layer, head.head] > 0.8
 
 
+@pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_heads_before_training_are_broad(name: str, tmp_path: Path) -> None:
     """Weights as transformers draws them: so small that every row is even."""
@@ -101,12 +111,13 @@ def shuffled(battery: Battery) -> Battery:
     return replace(battery, texts=tuple(texts), items=items)
 
 
+@pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("name", list(WRITE))
 def test_planted_heads_look_at_no_content(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Previous-token, current-token, resting and all the others stay, whatever the order."""
-    known = [passage.text for passage in bundled_passages()]
+    known = [passage.text for passage in passages.bundled_passages()]
     wanted = WRITE[name](tmp_path, [*known, knowing.TEXT])
     monkeypatch.setattr(reading, "read_battery", lambda model: shuffled(read_battery(model)))
     result = attnscope.load(str(tmp_path)).heads(knowing.TEXT)

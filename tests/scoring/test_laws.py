@@ -35,13 +35,13 @@ WORDS = [
     ".",
 ]
 FEW = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=7, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 TEXTS = st.lists(
     st.lists(st.sampled_from(WORDS), min_size=2, max_size=25).map(" ".join),
     min_size=2, max_size=7,
 )  # fmt: skip
-NAMES = ["mistral-window", "bert", "gpt2"]
+NAMES = ["mistral-window", "bert"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,9 @@ def sums_of(model: Model, texts: Sequence[str], **options: Any) -> HeadSums:
 def same(one: HeadSums, other: HeadSums, tolerance: float = 3e-5) -> None:
     assert one.names == other.names
     for name, array in one.arrays().items():
-        np.testing.assert_allclose(array, other.arrays()[name], atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            array, other.arrays()[name], rtol=1e-5, atol=tolerance, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
