@@ -107,6 +107,8 @@ def heads(
     check_place(heatmap, PICTURES)
     if against is not None and (explain or heatmap):
         raise UsageError("--against compares two checkpoints: leave out --explain and --heatmap.")
+    if explain and form in (Format.csv, Format.markdown):
+        raise UsageError("--explain is told in words: use it with --format table or json.")
     scoring = _Scoring(text, corpus, talk, battery, refresh, labels, tuple(role or ()), explain)
     scoring.check()
     result = scoring.of(model)

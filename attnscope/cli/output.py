@@ -104,7 +104,8 @@ def emit_result(
     elif form.value == "csv":
         emit_text(result.to_frame().to_csv(index=False), output)
     else:
-        emit_text(to_markdown(result.to_frame()), output)
+        frame = getattr(result, "to_summary", result.to_frame)  # what a person reads, if told
+        emit_text(to_markdown(frame()), output)
 
 
 def _unicode() -> bool:

@@ -61,17 +61,16 @@ class Comparison:
         before, after = (float(one.decisive(role).lift[at]) for one in (self.before, self.after))
         return Change(role, before, after, moved, low, high)
 
-    def telling(self, head: Head) -> list[Change]:
-        """The roles behind the labels that came or went."""
+    def telling(self, head: Head) -> list[tuple[str, bool, Change]]:
+        """The labels that came (True) or went, each with the role behind it."""
         one, other = self.before.labels_of(head), self.after.labels_of(head)
         ours = dict(zip(one.labels, one.roles, strict=True))
         theirs = dict(zip(other.labels, other.roles, strict=True))
-        roles = [
-            (ours | theirs)[label]
-            for label in (ours | theirs)
-            if (label in ours) != (label in theirs)
+        return [
+            (label, label in theirs, self.change(head, role))
+            for label, role in (ours | theirs).items()
+            if (label in ours) != (label in theirs) and role in self.moved
         ]
-        return [self.change(head, role) for role in dict.fromkeys(roles) if role in self.moved]
 
     def to_json(self) -> dict[str, Any]:
         """The `attnscope.against/1` document."""

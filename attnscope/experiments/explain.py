@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnscope.experiments.heads_result import HeadsResult
 
 MOSTLY_LIVE = 0.8  # live mass above which the score without resting places says nothing new
+NEAR = 0.25  # what lacks more is not told as missed
 MOSTLY_RESTING = 0.1  # live mass below which a score says little of what a head is for
 
 
@@ -32,6 +33,7 @@ def explain(result: HeadsResult, head: Head) -> tuple[str, ...]:
     sentences += _hidden(result, head)
     sentences += _missed(result, found.labels, head)
     sentences += [_parked(result, head), *_resting(result, head), *_reach(result, head)]
+    sentences += _own_roles(result, head)
     return tuple(sentences)
 
 
@@ -91,8 +93,8 @@ def _missed(result: HeadsResult, labels: Sequence[str], head: Head) -> list[str]
         lack, check = max(lacks, key=lambda pair: pair[0])
         if closest is None or lack < closest[0]:
             closest = lack, verdict, check
-    if closest is None:
-        return []
+    if closest is None or closest[0] > NEAR:
+        return ["No other label is near."]
     _, verdict, check = closest
     place = f" on {verdict.rule.rests_on}" if verdict.rule.rests_on else ""
     return [
@@ -117,11 +119,24 @@ def _resting(result: HeadsResult, head: Head) -> list[str]:
     for place in result.resting(head):
         ratio = place["value_norm_ratio"]
         if ratio is not None:
-            kind = "a true rest moves little" if ratio < 0.5 else "not a rest that moves nothing"
+            kind = "a rest, which moves little" if ratio < 0.5 else "it moves something there, too"
             named = f" ({place['is']})" if place["is"] else ""
             said.append(
                 f"‖value · W_O‖ on {place['on']}{named} is {number(ratio)} of the mean elsewhere: "
                 f"{kind}."
+            )
+    return said
+
+
+def _own_roles(result: HeadsResult, head: Head) -> list[str]:
+    at = head.layer, head.head
+    said = []
+    for role in result.roles:
+        scores = result.decisive(role.name) if role.name in result.scores else None
+        if scores is not None and scores.n[at]:
+            said.append(
+                f"Your role {role.name}: score {number(float(scores.raw[at]))} where an even head "
+                f"would have {number(float(scores.chance[at]))}."
             )
     return said
 

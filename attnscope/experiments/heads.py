@@ -56,8 +56,6 @@ def heads(
         evidence["random"] = tested.random.evidence
     verdicts = judge(rules, evidence, model.shape.causal)
     here = here or _InTexts.of(general)
-    one = here.n_texts == 1
-    weak = ("One text is weak evidence: its scores have no interval.",) if one else ()
     cut = general.about["cut"] if corpus is not None else 0
     return HeadsResult(
         model=model.describe(),
@@ -84,9 +82,10 @@ def heads(
         received=here.received,
         explained=tuple(explained),
         notes=(
-            *weak,
             *tested.notes,
-            *((f"{cut} texts of the corpus were cut to fit the model.",) if cut else ()),
+            *_weak(here.n_texts, general.about["texts"], tested.random is not None),
+            *([_NO_MARKS] if corpus is not None and battery else []),
+            *([f"Cut to fit the model: {cut} of the corpus's texts."] if cut else []),
         ),
     )
 
@@ -125,11 +124,30 @@ class _InTexts:
         return cls(about["texts"], about["tokens"], reading.sums, scores)
 
 
+FEW_TEXTS = 10  # resampling fewer makes intervals too narrow
+_NO_MARKS = "The corpus marks no antecedents: coreference is not tested."
+
+
+def _weak(given: int, general: int, battery: bool) -> list[str]:
+    """What to say where there are too few texts to be sure."""
+    notes = []
+    if given == 1 and battery:
+        notes.append(
+            "One text is weak evidence: what is told of it has no interval, and no label rests on "
+            "it."
+        )
+    elif given == 1:
+        notes.append("One text is weak evidence: labels rest on it alone, without intervals.")
+    if 1 < general < FEW_TEXTS:
+        notes.append(f"Labels rest on {general} texts: from so few, intervals come out too narrow.")
+    return notes
+
+
 def _check_roles(roles: Sequence[Role], texts: Sequence[Tokens]) -> None:
     names = [role.name for role in roles]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"Two roles are called {twice}: give each a name of its own.")
     local = next((role for role in roles if not role.general), None)
-    if local is not None and len(texts) > 1:
+    if local is not None and len(texts) != 1:
         raise UsageError(f"The pairs of {local.name} are tokens of one text: give one text.")

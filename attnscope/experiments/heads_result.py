@@ -15,6 +15,7 @@ from attnscope.scoring.battery import Reading
 from attnscope.scoring.estimate import NUMBERS, Scores, finite, mean
 from attnscope.scoring.labels import Evidence, HeadLabels, Verdict
 from attnscope.scoring.roles import ROLES, Role
+from attnscope.scoring.rules import UNCLASSIFIED
 from attnscope.scoring.sums import Floats
 from attnscope.types import Head
 
@@ -96,6 +97,11 @@ class HeadsResult:
             return "repeated random tokens"
         about = self.general.about
         return str(about.get("what") or f"{about['texts']} text{'s' * (about['texts'] != 1)}")
+
+    @property
+    def basis(self) -> str:
+        """What the labels rest on, in words."""
+        return " and ".join(self.name_of(kind) for kind in self.evidence)
 
     def kv_head(self, head: Head) -> int:
         """The key/value head that a head reads."""
@@ -197,6 +203,7 @@ class HeadsResult:
             row = {name: entry[name] for name in ("layer", "head", "kv_head")}
             row["labels"] = " ".join(entry["labels"])
             row["rests_on"] = " ".join(entry["rests_on"])
+            row["rests"] = finite(1 - self.general_live_mass[head.layer, head.head])
             row |= {name: entry[name] for name in ("reach", "live_mass", "entropy", "distance")}
             for source in ("scores", "battery"):
                 for role, numbers in (entry[source] or {}).items():
@@ -204,4 +211,21 @@ class HeadsResult:
                     for name in (*NUMBERS, "n"):
                         row[f"{prefix}_{name}"] = None if numbers is None else numbers[name]
             rows.append(row)
+        return DataFrame(rows)
+
+    def to_summary(self) -> DataFrame:
+        """One row per head with what a person reads: the numbers of its first label."""
+        from pandas import DataFrame
+
+        rows = []
+        for head in self.heads:
+            found, at = self.labels_of(head), (head.layer, head.head)
+            scores = self.decisive(found.roles[0]) if found.roles else None
+            numbers = {
+                name: None if scores is None else finite(getattr(scores, name)[at])
+                for name in ("raw", "chance", "lift", "low", "high", "bound")
+            }
+            row = {"head": str(head), "labels": ", ".join(found.labels) or UNCLASSIFIED}
+            row |= {"rests_on": ", ".join(found.rests_on)}
+            rows.append({**row, **numbers, "rests": finite(1 - self.general_live_mass[at])})
         return DataFrame(rows)

@@ -177,7 +177,7 @@ class Reader:
         )
         if pair is not None and not self._separates():
             raise UsageError(
-                "This tokenizer does not separate two texts: --pair is for BERT-type models."
+                "This checkpoint's tokenizer has no way to join two texts: --pair cannot be used."
             )
         return self._with_bos({name: list(values) for name, values in encoded.items()})
 

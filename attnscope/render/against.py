@@ -16,14 +16,12 @@ from attnscope.types import Head
 
 COLUMNS = (
     Column("head"),
-    Column("before"),
-    Column("after"),
-    Column("role", keep=4),
-    Column("lift", right=True, keep=3),
-    Column("then", right=True, keep=3),
+    Column("label"),
+    Column("lift", keep=3),
     Column("change", right=True),
-    Column("interval", keep=5),
+    Column("interval"),
 )
+OWN_SHOWN = 5  # heads for each role of the user's
 
 
 def changes_table(found: Comparison, width: int) -> Text:
@@ -34,12 +32,14 @@ def changes_table(found: Comparison, width: int) -> Text:
     title = f"{len(found.changed)} of {total} heads have other labels"
     lines += [Text(), Text(title, style="bold"), *_summary(found)]
     rows = [cells for head in found.changed for cells in _rows(found, head)]
-    if rows:
-        lines += [Text(), *lay_out(list(COLUMNS), rows, width)]
+    for title, part in (("", rows), ("Your roles, where they moved most", _own(found))):
+        if part:
+            lines += [Text(), Text(title, style="bold")] if title else []
+            lines += [Text(), *lay_out(list(COLUMNS), part, width)]
     legend = (
-        "lift: 0 for an even head, 1 for a perfect one; the interval is that of the change, over "
-        "the same texts resampled (95 %). A label may come or go with a small change at its "
-        "threshold: where the interval holds 0, nothing is shown to have changed."
+        f"Labels rest on {found.before.basis}. lift: 0 for an even head, 1 for a perfect one. The "
+        "interval is that of the change, over the same texts resampled (95 %): where it holds 0, "
+        "nothing is shown to have changed, and the label stood near its threshold."
     )
     lines += [Text(line, style="dim") for line in ["", *wrapped(legend, width)]]
     return joined(lines)
@@ -62,21 +62,30 @@ def _summary(found: Comparison) -> list[Text]:
 
 
 def _rows(found: Comparison, head: Head) -> list[list[Text]]:
-    names = [one.labels_of(head).labels or (UNCLASSIFIED,) for one in (found.before, found.after)]
-    labels = [
-        Text(", ").join(Text(visible(name), style=color(name)) for name in each) for each in names
-    ]
-    changes = found.telling(head)
-    rows = [[Text(str(head)), *labels, *_numbers(changes[0] if changes else None)]]
-    rows += [[Text(), Text(), Text(), *_numbers(change)] for change in changes[1:]]
+    """A row for each label that came or went, with the role it rests on."""
+    rows = []
+    for label, came, change in found.telling(head):
+        sign = Text(f"{'+' if came else '−'}{visible(label)}", style=color(label))
+        rows.append([Text(str(head)), sign, *_numbers(change)])
     return rows
 
 
-def _numbers(change: Change | None) -> list[Text]:
-    if change is None:
-        return [Text() for _ in COLUMNS[3:]]
+def _numbers(change: Change) -> list[Text]:
     interval = "–"
     if math.isfinite(change.low):
         interval = f"{number(change.low)} to {number(change.high)}"
-    numbers = [number(change.before), number(change.after), number(change.difference), interval]
-    return [Text(change.role), *(Text(text) for text in numbers)]
+    lifts = f"{number(change.before)} → {number(change.after)}"
+    return [Text(text) for text in (lifts, number(change.difference), interval)]
+
+
+def _own(found: Comparison) -> list[list[Text]]:
+    """The heads in which the user's roles moved most."""
+    rows = []
+    for role in found.before.roles:
+        if role.name in found.moved:
+            changes = [(head, found.change(head, role.name)) for head in found.before.heads]
+            known = [pair for pair in changes if math.isfinite(pair[1].difference)]
+            known.sort(key=lambda pair: -abs(pair[1].difference))
+            for head, change in known[:OWN_SHOWN]:
+                rows.append([Text(str(head)), Text(visible(role.name)), *_numbers(change)])
+    return rows

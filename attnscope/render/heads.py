@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from attnscope.experiments.heads_result import HeadsResult
@@ -20,6 +21,7 @@ from attnscope.scoring.rules import RESTING, UNCLASSIFIED
 from attnscope.types import Head
 
 PER_LABEL = 10  # heads of one label before the rest is left to --all
+TOKEN_CELLS = 10  # of a token in the table
 OWN_SHOWN = 5  # heads for each role of the user's
 _FEWER = {RESTING: 4, "broad": 4}  # rows of those that many heads of any model have
 
@@ -118,7 +120,11 @@ def _here(result: HeadsResult, head: Head, role: str) -> str:
 
 def _top(result: HeadsResult, head: Head) -> str:
     keys = result.top_keys(head)
-    return f"{keys[0].text} {number(keys[0].weight)}" if keys else ""
+    return f"{_short(keys[0].text)} {number(keys[0].weight)}" if keys else ""
+
+
+def _short(token: str) -> str:
+    return token if cell_len(token) <= TOKEN_CELLS else set_cell_size(token, TOKEN_CELLS - 1) + "…"
 
 
 def _top_live(result: HeadsResult, head: Head) -> str:
@@ -130,7 +136,7 @@ def _top_live(result: HeadsResult, head: Head) -> str:
         return ""
     shares = result.received[head.layer, head.head]
     best = max(awake, key=lambda token: float(shares[token.index]))
-    return f"{best.text} {number(float(shares[best.index]))}"
+    return f"{_short(best.text)} {number(float(shares[best.index]))}"
 
 
 def _about(result: HeadsResult) -> str:

@@ -17,9 +17,10 @@ from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
 from attnscope.scoring.coreference import ROLE, CoreferenceProbe, Places
-from attnscope.scoring.estimate import FAMILY_ERROR, NUMBERS, Scores, estimate
+from attnscope.scoring.estimate import FAMILY_ERROR, Scores, estimate
 from attnscope.scoring.labels import Evidence
 from attnscope.scoring.measures import Reach, ValueNorms
+from attnscope.scoring.packing import pack_scores, pack_sums, unpack_scores, unpack_sums
 from attnscope.scoring.passages import Item, read_battery, unknown_share
 from attnscope.scoring.roles import Role
 from attnscope.scoring.scan import MEASURES, Watcher, ask, questions, scan_many
@@ -71,7 +72,8 @@ def run_battery(
     own = [role for role in roles if role.general]
     if corpus is not None or any(role.definition is None for role in own):
         return _run(model, corpus, own, seed, refresh, progress)
-    settings = f"seed {seed}, add_bos {model.reader.add_bos}, {[role.definition for role in own]}"
+    asked = [(role.name, role.definition) for role in own]
+    settings = f"seed {seed}, add_bos {model.reader.add_bos}, {asked}"
     name = f"battery of {fingerprint(model)}, {settings}"
     if refresh or name not in model.memory:
         model.memory[name] = _run(model, None, own, seed, refresh, progress)
@@ -191,9 +193,9 @@ def _read_random(
         n = stimulus.sequences
         repeated, control = sums.take(range(n)), sums.take(range(n, len(sums)))
         return {
-            **_pack_sums(repeated),
-            **_pack_scores("scores", _estimate(repeated, seed, ERROR)),
-            **_pack_scores("control", _estimate(control, seed, ERROR)),
+            **pack_sums(repeated),
+            **pack_scores("scores", _estimate(repeated, seed, ERROR)),
+            **pack_scores("control", _estimate(control, seed, ERROR)),
         }
 
     what = {"random": stimulus.batch.ids.tolist(), "sequences": stimulus.sequences}
@@ -210,8 +212,8 @@ def _keep(
     refresh: bool | None,
 ) -> Reading:
     """The reading of these tokens, from before where nothing it depends on has changed."""
-    definitions = [role.definition for role in roles]
-    if None in definitions:  # a function of the user's may be another one next time
+    definitions = [(role.name, role.definition) for role in roles]
+    if any(role.definition is None for role in roles):  # a function may be another one next time
         return _reading(compute(), about, False)
     tokens = xxhash.xxh3_128(json.dumps(what).encode()).hexdigest()
     key = key_of(model, {"tokens": tokens, "roles": definitions, "seed": seed})
@@ -245,8 +247,8 @@ def _measure(
         arrays["view"] = choices.view
     return {
         **arrays,
-        **_pack_sums(sums),
-        **_pack_scores("scores", _estimate(sums, seed, error)),
+        **pack_sums(sums),
+        **pack_scores("scores", _estimate(sums, seed, error)),
         "reach": reach.half(),
         **{f"value_norm {place}": ratio for place, ratio in norms.ratios().items()},
     }
@@ -257,34 +259,14 @@ def _estimate(sums: HeadSums, seed: int, error: float) -> dict[str, Scores]:
     return estimate(sums, roles, seed=seed, error=error)
 
 
-def _pack_sums(sums: HeadSums) -> Arrays:
-    return {"names": np.array(sums.names), **{f"sums {k}": a for k, a in sums.arrays().items()}}
-
-
-def _pack_scores(name: str, scores: Mapping[str, Scores]) -> Arrays:
-    table = [[getattr(one, number) for number in (*NUMBERS, "n")] for one in scores.values()]
-    return {f"{name} roles": np.array(list(scores)), name: np.array(table, dtype=float)}
-
-
-def _unpack_scores(name: str, arrays: Arrays) -> dict[str, Scores]:
-    found = {}
-    for role, table in zip(arrays[f"{name} roles"].tolist(), arrays[name], strict=True):
-        numbers = dict(zip(NUMBERS, table, strict=False))
-        found[role] = Scores(**numbers, n=table[-1].astype(np.int64))
-    return found
-
-
 def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:
-    scores = _unpack_scores("scores", arrays)
-    control = _unpack_scores("control", arrays) if "control" in arrays else None
+    scores = unpack_scores("scores", arrays)
+    control = unpack_scores("control", arrays) if "control" in arrays else None
     baselines: dict[str, dict[str, float]] = {}
     if "baselines" in arrays:
         baselines[ROLE] = json.loads(str(arrays["baselines"]))
         about = {**about, "baselines": baselines[ROLE]}
-    sums = HeadSums(
-        tuple(arrays["names"].tolist()),
-        **{k.removeprefix("sums "): a for k, a in arrays.items() if k.startswith("sums ")},
-    )
+    sums = unpack_sums(arrays)
     nothing = np.full(next(iter(scores.values())).lift.shape, np.nan)
     norms = {
         k.removeprefix("value_norm "): a for k, a in arrays.items() if k.startswith("value_norm ")

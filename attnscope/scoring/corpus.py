@@ -114,12 +114,16 @@ def _json_corpus(path: Path, name: str, field: str) -> _Corpus:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{name}, {where}: not JSON.") from error
-        text = entry.get(field) if isinstance(entry, dict) else None
+        if not isinstance(entry, dict):
+            raise UsageError(f"{name}, {where}: not an object with a field {visible(field)!r}.")
+        text = entry.get(field)
         if not isinstance(text, str):
-            known = ", ".join(visible(key) for key in entry) if isinstance(entry, dict) else ""
+            known = ", ".join(
+                visible(key) for key, value in entry.items() if value.__class__ is str
+            )
             raise UsageError(
-                f"{name}, {where}: no text in a field {visible(field)!r}; --text-field names "
-                f"another{f' ({known})' if known else ''}."
+                f"{name}, {where}: no text in a field {visible(field)!r}"
+                + (f"; --text-field names another ({known})." if known else ".")
             )
         yield text, where
 
@@ -139,8 +143,12 @@ def _parquet_corpus(path: Path, name: str, field: str) -> _Corpus:
         for part in file.iter_batches(columns=[field]):
             for text in part.column(0).to_pylist():
                 row += 1
-                if text is not None:
-                    yield str(text), f"row {row}"
+                if not isinstance(text, str):
+                    raise UsageError(
+                        f"{name}, row {row}: no text in the field {visible(field)!r}, but "
+                        f"{type(text).__name__}."
+                    )
+                yield text, f"row {row}"
     except ArrowInvalid as error:
         raise UsageError(f"{name} is no parquet file.") from error
 

@@ -59,7 +59,8 @@ def estimate(
 
     The intervals resample texts, the same way for every head and question. `bound` is the lift less
     c standard errors, where c is what the greatest studentised deviation over heads and questions
-    stays below in all but `error` of the resamples (max-T).
+    stays below in all but `error` of the resamples (max-T). A question that only one text answers
+    has no interval.
     A lift without room above chance (every row sees only its target) is NaN.
     """
     names = sums.names if names is None else names
@@ -69,16 +70,16 @@ def estimate(
     spread: dict[str, Floats] = {}
     for name in names:
         one = _Question.of(sums, name)
-        found[name], lifts = _measure(one), None
-        if draws is not None:
+        found[name] = _measure(one)
+        if draws is not None and one.n_asked > 1:
             lifts = one.lifts(draws)  # (draws, L, H)
             found[name] |= _percentiles(lifts)
             spread[name], above = _studentised(lifts, found[name]["lift"])
             greatest = np.maximum(greatest, above)
-    if draws is not None:
-        known = greatest[np.isfinite(greatest)]  # none where no text has a row to score
+    if spread:
+        known = greatest[np.isfinite(greatest)]  # none where no row has room above chance
         multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else np.nan
-        for name in names:
+        for name in spread:
             found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
     return {name: _scores(found[name], sums.of(name)) for name in names}
 
@@ -97,7 +98,7 @@ def difference(
     """
     one, other = _Question.of(before, name), _Question.of(after, name)
     moved = _measure(other)["lift"] - _measure(one)["lift"]
-    if len(before) != len(after) or len(before) < 2:
+    if len(before) != len(after) or min(one.n_asked, other.n_asked) < 2:
         return moved, np.full_like(moved, np.nan), np.full_like(moved, np.nan)
     draws = _resamples(len(before), seed)
     bounds = _percentiles(other.lifts(draws) - one.lifts(draws))
@@ -144,6 +145,11 @@ class _Question:
     def of(cls, sums: HeadSums, name: str) -> _Question:
         one = sums.of(name)
         return cls(one.raw[..., 0], one.chance[..., 0], one.rows[..., 0])
+
+    @property
+    def n_asked(self) -> int:
+        """How many texts have a row that is asked: one alone says nothing of others."""
+        return int((self.rows > 0).any(1).sum())
 
     def means(self, weights: Floats) -> tuple[Floats, Floats]:
         """raw and chance, (draws, L, H) and (draws, L, 1); texts count as often as weights say."""

@@ -96,7 +96,8 @@ def _pairs_role(name: str, value: str, reader: Reader | None) -> Role:
         query, key = torch.tensor(pairs, device=batch.ids.device).T
         return Pairs(batch.valid, torch.zeros_like(query), query, key)
 
-    return Role(name, "listed pairs", ask, "no pair is visible", general=False)
+    meaning = f"pairs:{visible(value)}"
+    return Role(name, "pairs", ask, "no pair is visible", definition=meaning, general=False)
 
 
 def _read_pairs(path: Path) -> list[tuple[int, int]]:
@@ -106,6 +107,8 @@ def _read_pairs(path: Path) -> list[tuple[int, int]]:
         lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except FileNotFoundError as error:
         raise UsageError(f"There is no file {shown}.") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{shown} is a directory: write pairs:FILE.csv.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown} is not UTF-8 text.") from error
     except (OSError, csv.Error) as error:
@@ -113,7 +116,11 @@ def _read_pairs(path: Path) -> list[tuple[int, int]]:
     pairs = []
     for number, line in enumerate(lines, 1):
         cells = [cell.strip() for cell in line]
-        if not any(cells) or (number == 1 and not any(cell.isdigit() for cell in cells)):
+        if not any(cells):
+            continue
+        if number == 1 and not any(cell.isdigit() for cell in cells):
+            if [cell.lower() for cell in cells] != ["query", "key"]:
+                raise UsageError(f"{shown}: its columns must be query,key in this order.")
             continue
         if len(cells) != 2 or not all(cell.isdecimal() and cell.isascii() for cell in cells):
             raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,8 @@ class Rule:
 
     def to_json(self) -> dict[str, Any]:
         """The threshold as the settings of a document record it."""
-        return {
-            "label": self.label,
-            "role": self.role,
-            "minimum": self.minimum,
-            "evidence": [*self.evidence],
-        }
+        whole = asdict(self)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in whole.items()}
 
 
 def read_rules(path: Path | None = None, own_roles: Collection[str] = ()) -> tuple[Rule, ...]:
@@ -126,6 +122,8 @@ def _rule(entry: Any, own_roles: Collection[str]) -> Rule:
     number = isinstance(rule.minimum, (int, float)) and not isinstance(rule.minimum, bool)
     if not number or not math.isfinite(rule.minimum):
         raise UsageError(f"minimum {visible(str(rule.minimum))!r} is no number.")
+    if not 0 <= rule.minimum <= 1:
+        raise UsageError(f"minimum {rule.minimum} is no lift: write a number from 0 to 1.")
     return rule
 
 

@@ -90,9 +90,19 @@ def kept(
 def _read(key: str) -> Arrays | None:
     try:
         with np.load(cache_directory() / "battery" / f"{key}.npz", allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files}
+        return arrays if str(arrays.pop("checksum")) == _checksum(arrays) else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
+
+
+def _checksum(arrays: Arrays) -> str:
+    digest = xxhash.xxh3_128()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _write(key: str, arrays: Arrays) -> None:
@@ -100,7 +110,7 @@ def _write(key: str, arrays: Arrays) -> None:
 
     def fill(scratch: Any) -> None:
         with scratch.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, checksum=np.array(_checksum(arrays)), **arrays)  # type: ignore[arg-type]
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
