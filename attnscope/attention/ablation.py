@@ -30,7 +30,8 @@ MODES = {
 class Ablation:
     """What happens to a batch of several runs of the same texts, one run after the other.
 
-    The first run is clean; in run n + 1 the heads `off[n]` (by layer) are replaced. `means`
+    The first run is clean; in run n + 1 the heads `off[n]` (by layer) are replaced. Below the first
+    layer with such a head the batch may be of other sizes (see models/widen.py). `means`
     (L, H, D) go with the method `mean`; with `resample` the last run is of other texts, as long,
     and lends the heads its z. `frozen`: every run attends as the first one does.
     """
@@ -51,9 +52,16 @@ class Ablation:
         """How many runs a batch holds."""
         return 1 + len(self.off) + (self.method == "resample")
 
-    def patterns(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def first(self) -> int:
+        """The lowest layer with a head that is off: below it all runs of a text are the same."""
+        return min(layer for heads in self.off for layer in heads)
+
+    def patterns(self, layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Query (B, H, T, D) and key (B, G, S, D) as each run attends with them."""
-        return (self._as_first(query), self._as_first(key)) if self.frozen else (query, key)
+        if not self.frozen or layer <= self.first:
+            return query, key
+        return self._as_first(query), self._as_first(key)
 
     def _as_first(self, features: Tensor) -> Tensor:
         apart = features.unflatten(0, (self.runs, -1))  # (runs, texts, H or G, T, D)

@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         """softmax(query · key * scale) · value; the lens sees the weights, nobody keeps them."""
         ablation = None if lens is None else lens.ablation
         if ablation is not None:
-            query, key = ablation.patterns(query, key)
+            query, key = ablation.patterns(self.layer, query, key)
         batch, n_heads, rows, width = query.shape
         groups, shared = self.spec.kv_heads, self.spec.group_size
         grouped = query.reshape(batch, groups, shared, rows, width)  # (B, G, R, T, D)

@@ -87,7 +87,8 @@ class Model:
             with torch.inference_mode():
                 body = getattr(self.network, "base_model", self.network)
                 hidden, _ = _forward(body, batch.ids, batch.segments)
-                finite = bool(hidden[batch.valid.to(hidden.device)].isfinite().all())
+                seen = self.running.valid.to(hidden.device)  # of more runs than the batch, if widened
+                finite = bool(hidden[seen].isfinite().all())
         finally:
             self.running.valid = self.running.lens = None
         if not finite:

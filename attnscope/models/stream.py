@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.models.load import Model
+from attnscope.models.widen import find_blocks
 from attnscope.types import TokenBatch
 
 _FITS = 1e-3  # relative error up to which a sum of two tensors is the third
@@ -86,7 +87,7 @@ def find_stream(model: Model, batch: TokenBatch) -> Stream | None:
 
     Layers that norm after they add (BERT, OPT-350m) have none.
     """
-    blocks = _blocks(model)
+    blocks = find_blocks(model)
     scale = model.predictor().scale()
     if blocks is None or scale is None:
         return None
@@ -129,16 +130,6 @@ def _listen(calls: list[_Call]) -> Callable[..., None]:
             calls.append(_Call(module, given.flatten(0, -2), result.flatten(0, -2)))
 
     return hook
-
-
-def _blocks(model: Model) -> list[nn.Module] | None:
-    """The decoder layers: the members of a list, each with one seat in it."""
-    for module in model.network.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == len(model.seats):
-            pairs = zip(module, model.seats, strict=True)
-            if all(any(part is seat for part in block.modules()) for block, seat in pairs):
-                return list(module)
-    return None
 
 
 def _write(model: Model, calls: list[_Call], layer: int, block: nn.Module) -> Write | None:
