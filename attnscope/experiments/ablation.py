@@ -98,7 +98,7 @@ def ablate_samples(
 ) -> AblationResult:
     """The same on samples that are there already; `total` of them, 0 where that is not known."""
     draws, overlap = control_sets(model, heads, controls, seed)
-    sets = [_by_layer(heads), *map(_by_layer, draws)]
+    sets = [by_layer(heads), *map(by_layer, draws)]
     means = _means(model, stimulus, seed) if method == "mean" else None
     losses: dict[str, list[Floats]] = {}
     divergences: dict[str, list[Floats]] = {}
@@ -295,7 +295,7 @@ def siblings(model: Model, heads: Sequence[Head]) -> dict[Head, tuple[Head, ...]
     return found
 
 
-def _by_layer(heads: Sequence[Head]) -> dict[int, tuple[int, ...]]:
+def by_layer(heads: Sequence[Head]) -> dict[int, tuple[int, ...]]:
     found: dict[int, tuple[int, ...]] = {}
     for head in heads:
         found[head.layer] = (*found.get(head.layer, ()), head.head)

@@ -18,16 +18,15 @@ from attnscope.types import TokenBatch
 
 
 class Copying:
-    """The direct logit of the right token less the mean over the vocabulary, summed over rows.
+    """The direct logit of the right token less the mean over the vocabulary, summed over `rows`.
 
-    Hear the final norm in one run (`listening`), then let a lens record the next run of the same
-    batch. total (B, L, H), in logits before any softcap; asked (B, T - 1) says which rows count.
+    Within `listening`, let a lens record one run of the batch; `rows` (n,) are the queries that
+    count, in every text. Keeps the z of these rows until the final norm's scale is known.
     """
 
-    def __init__(self, model: Model, stream: Stream, batch: TokenBatch, asked: Tensor) -> None:
-        shape = model.shape
-        self.model, self.stream, self.batch, self.asked = model, stream, batch, asked
-        self.total = torch.zeros(len(batch), shape.n_layers, shape.n_heads, dtype=torch.float64)
+    def __init__(self, model: Model, stream: Stream, batch: TokenBatch, rows: Tensor) -> None:
+        self.model, self.stream, self.batch, self.rows = model, stream, batch, rows
+        self._z: dict[int, Tensor] = {}
         self._entering: Tensor | None = None
 
     @contextmanager
@@ -35,43 +34,56 @@ class Copying:
         """Within it, keep what enters the final norm."""
 
         def keep(module: object, args: tuple[Tensor, ...]) -> None:
-            self._entering = args[0]
+            entering = args[0].view(len(self.batch), -1, args[0].shape[-1])  # (B, T, C)
+            self._entering = entering[:, self.rows.to(entering.device)]
 
         hook = self.stream.final.module.register_forward_pre_hook(keep)
         try:
             yield
         finally:
             hook.remove()
-        self._wanted = self._pull_back()
+
+    def record(self, layer: int, around: Mapping[str, Tensor]) -> None:
+        """Keep a layer's z, as a lens tells it."""
+        self._z[layer] = around["z"][:, :, self.rows.to(around["z"].device)]  # (B, H, n, D)
+
+    def totals(self) -> Tensor:
+        """The direct logits before any softcap, summed over rows, (B, L, H) float64."""
+        wanted = self._pull_back()
+        layers = [self._layer(layer, wanted) for layer in range(self.model.shape.n_layers)]
+        return torch.stack(layers, dim=1)
 
     def _pull_back(self) -> Tensor:
-        """What a change of the stream does to the answer, (B, T, C); 0 for rows that do not count.
+        """What a change of the stream does to the answer, (B, n, C).
 
         The row of W_U of the right token, less the mean row, through the final norm.
         """
-        entering = self._entering
-        assert entering is not None
-        self._entering = None
-        unembedding = self.model.predictor().matrix()
-        following = self.batch.ids[:, 1:].to(unembedding.device)
-        rows = unembedding[following].float() - unembedding.float().mean(0)  # (B, T - 1, C)
-        rows = rows * self.asked.to(rows.device)[..., None]
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, 1)).to(entering.device)  # (B, T, C)
+        assert self._entering is not None
+        unembedding, entering = self.model.predictor().matrix(), self._entering
+        following = self.batch.ids[:, self.rows.to(self.batch.ids.device) + 1]  # (B, n)
+        right = unembedding[following.to(unembedding.device)].float()  # (B, n, C)
+        apart = (right - self._mean_row(unembedding)).to(entering.device)
         final = self.stream.final
-        return self.stream.scale * final.pull(rows, final.scales(entering.view_as(rows)))
+        return self.stream.scale * final.pull(apart, final.scales(entering))
 
-    def record(self, layer: int, around: Mapping[str, Tensor]) -> None:
-        """Add up the direct logits of a layer's heads, as a lens tells it."""
-        z = around["z"]  # (B, H, T, D)
+    def _mean_row(self, unembedding: Tensor) -> Tensor:
+        name = f"mean of W_U {unembedding.data_ptr()} {unembedding._version}"
+        if name not in self.model.memory:
+            self.model.memory[name] = unembedding.mean(0, dtype=torch.float32)
+        mean: Tensor = self.model.memory[name]
+        return mean
+
+    def _layer(self, layer: int, wanted: Tensor) -> Tensor:
+        z = self._z.pop(layer)
         attention, write = self.model.seats[layer].attention, self.stream.writes[layer]
-        merged = attention.merge(z)  # (B, T, H·D)
-        wanted = self._wanted.to(z.device)
-        if write.norm is not None:
-            output = attention.mix(merged.to(self.model.dtype))  # (B, T, C)
-            wanted = write.norm.pull(wanted, write.norm.scales(output))
-        back = write.factor * wanted @ self._output_matrix(layer).T  # (B, T, H·D)
+        merged, wanted = attention.merge(z), wanted.to(z.device)  # (B, n, H·D), (B, n, C)
+        with torch.inference_mode():
+            if write.norm is not None:
+                output = attention.mix(merged.to(self.model.dtype))  # (B, n, C)
+                wanted = write.norm.pull(wanted, write.norm.scales(output))
+            back = write.factor * wanted @ self._output_matrix(layer).T  # (B, n, H·D)
         each = (back * merged).unflatten(-1, (z.shape[1], -1)).sum((1, 3))  # (B, H)
-        self.total[:, layer] = each.double().cpu()
+        return each.double().cpu()
 
     def _output_matrix(self, layer: int) -> Tensor:
         """W_O, (H·D, C), by what it makes of each unit vector."""
