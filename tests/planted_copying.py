@@ -45,7 +45,9 @@ def planted_copier(directory: Path, *, shifted: bool = False) -> Path:
     tokens[bos], tokens[:, ONE] = 0, 1
     tokens[bos, FIRST], tokens[bos, FILL] = 1, math.sqrt(CODE_WIDTH + CLOCKS - 1)
     angles = torch.arange(1, POSITIONS)[:, None] * _speeds()
-    places[1:, HANDS : HANDS + 2 * CLOCKS] = torch.cat([angles.cos(), angles.sin()], -1)  # BOS has no place
+    places[1:, HANDS : HANDS + 2 * CLOCKS] = torch.cat(
+        [angles.cos(), angles.sin()], -1
+    )  # BOS has no place
     squares = CODE_WIDTH + CLOCKS + 1
     network = GPT2LMHeadModel(
         GPT2Config(

@@ -64,7 +64,7 @@ class Ablation:
         return self._as_first(query), self._as_first(key)
 
     def _as_first(self, features: Tensor) -> Tensor:
-        apart = features.unflatten(0, (self.runs, -1))  # (runs, texts, H or G, T, D)
+        apart = self._apart(features)  # (runs, texts, H or G, T, D)
         kept = 1 + len(self.off)  # other texts attend as they do
         shared = apart[:1].expand(kept, -1, -1, -1, -1)
         return torch.cat([shared, apart[kept:]]).flatten(0, 1)  # (B, H or G, T, D)
@@ -77,8 +77,8 @@ class Ablation:
         if not any(chosen):
             return z
         shared = z.shape[1] // value.shape[1]
-        edited = z.clone().unflatten(0, (self.runs, -1))  # (runs, texts, H, T, D)
-        values = value.unflatten(0, (self.runs, -1))  # (runs, texts, G, S, D)
+        edited = self._apart(z.clone())  # (runs, texts, H, T, D)
+        values = self._apart(value)  # (runs, texts, G, S, D)
         for run, heads in enumerate(chosen, 1):
             if self.method == "zero" or (self.method == "rest" and sink):
                 edited[run][:, heads] = 0
@@ -90,6 +90,9 @@ class Ablation:
                 groups = [head // shared for head in heads]
                 edited[run][:, heads] = values[run][:, groups][:, :, _first_seen(visibility)].to(z)
         return edited.flatten(0, 1)  # (B, H, T, D)
+
+    def _apart(self, features: Tensor) -> Tensor:
+        return features.reshape(self.runs, -1, *features.shape[1:])  # (runs, texts, H or G, T, D)
 
 
 def _first_seen(visibility: Visibility) -> Tensor:

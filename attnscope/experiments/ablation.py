@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from attnscope.attention.ablation import METHODS, MODES, Ablation
 from attnscope.attention.lens import Lens
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.experiments.ablation_result import AblationResult, Control, Effect
+from attnscope.experiments.head_sets import by_layer, control_sets, siblings
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens, batch_of
 from attnscope.models.widen import run_widened
@@ -32,7 +31,6 @@ from attnscope.types import Head, Progress, TokenBatch, no_progress
 CONTROLS = 20
 SEQUENCES = 8  # of repeated random tokens
 _REFERENCES, _REFERENCE_LENGTH = 8, 128
-_MANY = 10_000  # so many sets are listed one by one; of more, some are drawn
 
 Sets = Sequence[Mapping[int, tuple[int, ...]]]  # which heads each run goes without, by layer
 
@@ -126,6 +124,7 @@ def ablate_samples(
         mode=mode,
         effects=tuple(effects),
         overlap=overlap,
+        controls=controls,
         n_texts=len(rows[effects[0].on]),
         n_tokens=tokens,
         stimulus=None if stimulus is None else stimulus.describe(seed),
@@ -182,7 +181,8 @@ def _one_text(
     batch = _side_by_side(texts)
     room = max(1, BATCH_TOKENS // length - len(texts))
     asked = torch.stack(list(sample.spans.values())).any(0)
-    losses, divergences = [], []
+    losses: list[Tensor] = []
+    divergences: list[Tensor] = []
     for part in _evenly(sets, room):
         ablation = Ablation(method, tuple(part), means, frozen)
         runs = 1 + len(part)
@@ -243,63 +243,6 @@ def _effect(name: str, losses: Floats, divergences: Floats, rows: list[int], see
         control=Control.of(moved.value[1:]),
         control_kl=Control.of(divergences[:, 2:].sum(0) / counts.sum()),
     )
-
-
-def control_sets(
-    model: Model, heads: Sequence[Head], draws: int, seed: int
-) -> tuple[list[tuple[Head, ...]], bool]:
-    """Random sets of as many heads of the same layers, all different; and: do they overlap ours?
-
-    They hold none of these heads, unless a layer has not enough others. Where fewer sets than
-    `draws` exist, all of them; where none exists but ours, none.
-    """
-    wanted = Counter(head.layer for head in heads)
-    n_heads, own = model.shape.n_heads, set(heads)
-    others = {
-        layer: [Head(layer, h) for h in range(n_heads) if Head(layer, h) not in own]
-        for layer in wanted
-    }
-    overlap = any(len(others[layer]) < number for layer, number in wanted.items())
-    if overlap:
-        others = {layer: [Head(layer, h) for h in range(n_heads)] for layer in wanted}
-    possible = math.prod(math.comb(len(others[layer]), k) for layer, k in wanted.items())
-    generator = np.random.default_rng(seed)
-    found: dict[tuple[Head, ...], None] = {}
-    if possible <= min(_MANY, 4 * draws):
-        ways: list[tuple[Head, ...]] = [()]
-        for layer, k in wanted.items():
-            ways = [(*way, *more) for way in ways for more in combinations(others[layer], k)]
-        ways = [way for way in ways if set(way) != own]
-        order = generator.permutation(len(ways))[:draws]
-        return [ways[n] for n in order], overlap
-    while len(found) < draws:
-        drawn = [
-            others[layer][n]
-            for layer, k in wanted.items()
-            for n in sorted(generator.permutation(len(others[layer]))[:k])
-        ]
-        if set(drawn) != own:
-            found[tuple(drawn)] = None
-    return list(found), overlap
-
-
-def siblings(model: Model, heads: Sequence[Head]) -> dict[Head, tuple[Head, ...]]:
-    """The heads that share a head's key and value, and stay as they are."""
-    size = model.shape.n_heads // model.shape.n_kv_heads
-    found = {}
-    for head in heads:
-        group = range(head.head // size * size, (head.head // size + 1) * size)
-        found[head] = tuple(
-            other for h in group if (other := Head(head.layer, h)) not in set(heads)
-        )
-    return found
-
-
-def by_layer(heads: Sequence[Head]) -> dict[int, tuple[int, ...]]:
-    found: dict[int, tuple[int, ...]] = {}
-    for head in heads:
-        found[head.layer] = (*found.get(head.layer, ()), head.head)
-    return found
 
 
 def _check(model: Model, heads: Sequence[Head], method: str, mode: str) -> None:

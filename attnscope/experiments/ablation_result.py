@@ -84,6 +84,7 @@ class AblationResult:
     mode: str
     effects: tuple[Effect, ...]
     overlap: bool  # do the control sets hold some of these heads?
+    controls: int  # how many control sets were wanted
     n_texts: int
     n_tokens: int
     stimulus: dict[str, Any] | None
@@ -99,9 +100,13 @@ class AblationResult:
         notes = []
         if self.n_texts == 1:
             notes.append("One text is weak evidence: its effects have no interval.")
-        if self.main.control is None:
-            notes.append("No control: there is no other set of as many heads of these layers.")
-        elif self.overlap:
+        drawn = 0 if self.main.control is None else self.main.control.draws
+        if drawn < self.controls:
+            sets = {0: "is no other set", 1: "is only one other set"}.get(
+                drawn, f"are only {drawn} other sets"
+            )
+            notes.append(f"Control: there {sets} of as many heads of the same layers.")
+        if drawn and self.overlap:
             notes.append(
                 "A layer has not enough other heads: control sets hold some of the heads too."
             )
@@ -118,7 +123,7 @@ class AblationResult:
             "schema": "attnscope.ablate/1",
             "attnscope": attnscope.__version__,
             "model": self.model,
-            "settings": self.settings,
+            "settings": {**self.settings, "controls": self.controls},
             "heads": [str(head) for head in self.heads],
             "siblings": {str(h): [str(other) for other in o] for h, o in self.siblings.items()},
             "method": self.method,

@@ -10,7 +10,7 @@ import torch
 
 from attnscope.attention.ablation import Ablation
 from attnscope.attention.lens import Lens
-from attnscope.experiments.ablation import by_layer
+from attnscope.experiments.head_sets import by_layer
 from attnscope.models.load import Model
 from attnscope.scoring.estimate import finite
 from attnscope.scoring.profile import Copiers, shift_name
@@ -59,7 +59,9 @@ def feeding(
 
     Feeders add their mean over unrepeated tokens instead. None where there is no feeder.
     """
-    feeders = sorted({h for head in found for heads in copiers.fed_by(head).values() for h in heads})
+    feeders = sorted(
+        {h for head in found for heads in copiers.fed_by(head).values() for h in heads}
+    )
     if not feeders:
         return None
     shifts = {head: int(copiers.shifts[head.layer, head.head]) for head in found}
@@ -93,5 +95,3 @@ def feeding(
 def _twice(batch: TokenBatch) -> TokenBatch:
     parts = (batch.ids, batch.valid, batch.special, batch.punctuation)
     return TokenBatch(*(torch.cat([part, part]) for part in parts))
-
-

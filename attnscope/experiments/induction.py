@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from attnscope.experiments.ablation import CONTROLS, ablate_samples, half_rows, 
 from attnscope.experiments.ablation_result import AblationResult
 from attnscope.experiments.feeding import feeding
 from attnscope.experiments.induction_result import InductionResult, Loss, Run
+from attnscope.experiments.room import check_room
+from attnscope.models.direct import DirectPath, find_direct_path
 from attnscope.models.load import Model
-from attnscope.models.stream import Stream, find_stream
+from attnscope.plain import visible
 from attnscope.scoring.battery import ERROR
 from attnscope.scoring.copying import Copying
 from attnscope.scoring.estimate import Scores, estimate
@@ -35,15 +37,14 @@ from attnscope.scoring.resampling import Mean, mean_over_texts
 from attnscope.scoring.roles import resting_places
 from attnscope.scoring.rules import Rule, read_rules
 from attnscope.scoring.scan import BATCH_TOKENS, MEASURES, questions
-from attnscope.scoring.stimuli import (
-    CONTROLS as UNREPEATED,
-)
+from attnscope.scoring.stimuli import CONTROLS as UNREPEATED
 from attnscope.scoring.stimuli import LENGTH, SEQUENCES, RepeatedTokens, repeated_tokens
 from attnscope.scoring.sums import Floats, HeadSums, concatenate, from_lens
 from attnscope.types import Progress, TokenBatch, no_progress
 
 _DIAGONAL, _MASS = "diagonal", "mass"
 _JUDGED = ("previous-token", "duplicate-token", "induction")
+_QUESTIONS = 45  # about so many are asked of every head
 ABLATED = 8  # sequences that heads are switched off on
 
 
@@ -69,11 +70,14 @@ def induction(
     _check(lengths, repeats, sequences)
     model.predictor()
     rules = read_rules()
-    runs, stimuli, stream = [], [], _Stream(model)
-    for length in dict.fromkeys(lengths):
-        stimulus = repeated_tokens(model, length, sequences, UNREPEATED, seed, repeats)
-        stimuli.append(stimulus)
-        runs.append(_run(model, stimulus, rules, stream, seed, progress))
+    stimuli = [
+        repeated_tokens(model, length, sequences, UNREPEATED, seed, repeats)
+        for length in dict.fromkeys(lengths)
+    ]
+    for stimulus in stimuli:
+        _check_room(model, stimulus)
+    path = find_direct_path(model, stimuli[0].batch)
+    runs = [_run(model, stimulus, rules, path, seed, progress) for stimulus in stimuli]
     first = runs[0]
     return InductionResult(
         model=model.describe(),
@@ -99,38 +103,48 @@ def _check(lengths: Sequence[int], repeats: int, sequences: int) -> None:
         raise UsageError("--sequences is how many random texts there are: 1 at least.")
 
 
-@dataclass
-class _Stream:
-    """How heads write to the logits; found when it is first asked for."""
+def parse_lengths(given: str | int | Sequence[int]) -> list[int]:
+    """`50`, or `16,50,128`, as numbers. Raises UsageError for anything else."""
+    if isinstance(given, int):
+        return [given]
+    if not isinstance(given, str):
+        return list(given)
+    parts = given.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"Cannot read {visible(given)!r} as lengths: write 50, or 16,50,128.")
+    return [int(part) for part in parts]
 
-    model: Model
-    found: Stream | None = None
-    known: bool = False
 
-    def of(self, batch: TokenBatch) -> Stream | None:
-        if not self.known:
-            self.found, self.known = find_stream(self.model, batch), True
-        return self.found
+def _check_room(model: Model, stimulus: RepeatedTokens) -> None:
+    """What is kept of every sequence, and of the heads of one batch."""
+    shape, n_tokens = model.shape, stimulus.batch.ids.shape[1]
+    heads = shape.n_layers * shape.n_heads
+    kept = len(stimulus.batch) * heads * _QUESTIONS * 4 * 8
+    batch = max(BATCH_TOKENS, n_tokens) * heads * shape.d_head * 4
+    check_room(
+        kept + batch,
+        f"Scoring {heads} heads on {len(stimulus.batch)} sequences of {n_tokens} tokens",
+        "Lower --sequences or --length.",
+    )
 
 
 def _run(
     model: Model,
     stimulus: RepeatedTokens,
     rules: Sequence[Rule],
-    stream: _Stream,
+    path: DirectPath | None,
     seed: int,
     progress: Progress,
 ) -> Run:
     parts, losses, copied = [], [], []
-    found = stream.of(stimulus.batch.rows(0, 1))
     size = max(1, BATCH_TOKENS // stimulus.batch.ids.shape[1])
     for start in range(0, len(stimulus.batch), size):
         progress("reading repeated random tokens", start, len(stimulus.batch))
         batch = stimulus.batch.rows(start, start + size)
-        sums, loss, copying = _read(model, stimulus, batch, found)
+        sums, loss, direct = _read(model, stimulus, batch, path)
         parts.append(sums)
         losses.append(loss)
-        copied.append(copying)
+        copied.append(direct)
     sums, n = concatenate(parts), stimulus.sequences
     repeated, unrepeated = sums.take(range(n)), sums.take(range(n, len(sums)))
     scores, control = (_estimate(one, seed) for one in (repeated, unrepeated))
@@ -139,8 +153,8 @@ def _run(
     alone = [replace(r, evidence=("random",)) for r in rules if r.label in _JUDGED]
     holds = {verdict.rule.label: verdict.holds for verdict in judge(alone, both, causal=True)}
     counted = half_rows(stimulus, stimulus.batch)["second half"].sum(1).numpy().astype(float)
-    copying = None
-    if found is not None:
+    copying: Mean | None = None
+    if path is not None:
         copying = mean_over_texts(np.concatenate(copied)[:n], counted[:n], seed)
     return Run(
         stimulus=stimulus,
@@ -156,11 +170,11 @@ def _run(
 
 
 def _read(
-    model: Model, stimulus: RepeatedTokens, batch: TokenBatch, stream: Stream | None
+    model: Model, stimulus: RepeatedTokens, batch: TokenBatch, path: DirectPath | None
 ) -> tuple[HeadSums, Floats, Floats]:
     """Sums, loss of every position (B, T - 1), and direct logits (B, L, H) of part of the texts."""
     rows = half_rows(stimulus, batch)["second half"][0].nonzero()[:, 0]
-    copying = None if stream is None else Copying(model, stream, batch, rows)
+    copying = None if path is None else Copying(model, path, batch, rows)
     probes = {
         **questions(batch, model.shape),
         **stimulus.probes(batch),
@@ -183,8 +197,8 @@ def _estimate(sums: HeadSums, seed: int) -> dict[str, Scores]:
     profile = [shift_name(k) for k in SHIFTS] + [back_name(n) for n in STEPS_BACK]
     beside = (*MEASURES, _DIAGONAL, _MASS, *profile)
     roles = [name for name in sums.names if name not in beside]
-    family = {"seed": seed, "error": ERROR}
-    return {**estimate(sums, roles, **family), **estimate(sums, profile, **family)}
+    both = (estimate(sums, names, seed=seed, error=ERROR) for names in (roles, profile))
+    return {name: scores for family in both for name, scores in family.items()}
 
 
 def _losses(stimulus: RepeatedTokens, losses: Floats, seed: int) -> Loss:

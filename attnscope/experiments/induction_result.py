@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +118,10 @@ class Run:
         """Its mean weight at each shift, less that on unrepeated tokens; NaN where none is."""
         at = head.layer, head.head
         return {
-            k: float(self.scores[shift_name(k)].raw[at] - np.nan_to_num(self.control[shift_name(k)].raw[at]))
+            k: float(
+                self.scores[shift_name(k)].raw[at]
+                - np.nan_to_num(self.control[shift_name(k)].raw[at])
+            )
             for k in SHIFTS
         }
 
@@ -167,8 +169,10 @@ class InductionResult:
         if self.first.stimulus.sequences == 1:
             notes.append("One sequence is weak evidence: its scores have no interval.")
         if self.first.copying is None:
-            notes.append("Copying is not measured: this model norms its sums, so that no head has "
-                         "a direct path to the logits.")
+            notes.append(
+                "Copying is not measured: this model norms its sums, so that no head has "
+                "a direct path to the logits."
+            )
         if self.asked_to_ablate and not self.first.found:
             notes.append("Nothing was switched off: no head is labelled.")
         return tuple(notes)
@@ -232,7 +236,7 @@ class InductionResult:
         for run in self.runs:
             for head in self.heads:
                 entry = self._entry(run, head)
-                row = {"length": run.stimulus.length}
+                row: dict[str, Any] = {"length": run.stimulus.length}
                 for name, value in entry.items():
                     if name == "profile":
                         row |= {f"shift_{k}": weight for k, weight in value.items()}

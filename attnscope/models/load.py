@@ -21,6 +21,7 @@ from attnscope.models.network import (
     positions,
     read_config,
     read_network,
+    reads_both,
     reads_both_ways,
 )
 from attnscope.models.quiet import quiet_transformers
@@ -87,7 +88,9 @@ class Model:
             with torch.inference_mode():
                 body = getattr(self.network, "base_model", self.network)
                 hidden, _ = _forward(body, batch.ids, batch.segments)
-                seen = self.running.valid.to(hidden.device)  # of more runs than the batch, if widened
+                seen = self.running.valid.to(
+                    hidden.device
+                )  # of more runs than the batch, if widened
                 finite = bool(hidden[seen].isfinite().all())
         finally:
             self.running.valid = self.running.lens = None
@@ -194,15 +197,6 @@ def load(
             f"{visible(name)} ({config.model_type}) attends in a way that attnscope cannot take "
             f"over ({type(error).__name__}), so it cannot be inspected."
         ) from error
-
-
-def reads_both(name: str) -> CheckpointError:
-    """The refusal of a model that reads both ways, where next tokens are to be predicted."""
-    shown = visible(name)
-    return CheckpointError(
-        f"{shown} reads both ways: it predicts no next token, and has no induction heads.\n"
-        f"`attnscope heads TEXT --model {shown}` shows its duplicate-token heads instead."
-    )
 
 
 def _with_our_attention(

@@ -130,6 +130,15 @@ def reads_both_ways(config: Any) -> bool:
     return masked and not getattr(config, "is_decoder", False)
 
 
+def reads_both(name: str) -> CheckpointError:
+    """The refusal of a model that reads both ways, where next tokens are to be predicted."""
+    shown = visible(name)
+    return CheckpointError(
+        f"{shown} reads both ways: it predicts no next token, and has no induction heads.\n"
+        f"`attnscope heads TEXT --model {shown}` shows its duplicate-token heads instead."
+    )
+
+
 def _text_part(network: Any, shown: str, logits: bool) -> nn.Module:
     """The network itself, or what reads text in one that also sees or hears."""
     if network.config.get_text_config() is network.config:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from attnscope.models.direct import DirectPath
 from attnscope.models.load import Model
-from attnscope.models.stream import Stream
 from attnscope.types import TokenBatch
 
 
@@ -24,8 +24,8 @@ class Copying:
     count, in every text. Keeps the z of these rows until the final norm's scale is known.
     """
 
-    def __init__(self, model: Model, stream: Stream, batch: TokenBatch, rows: Tensor) -> None:
-        self.model, self.stream, self.batch, self.rows = model, stream, batch, rows
+    def __init__(self, model: Model, path: DirectPath, batch: TokenBatch, rows: Tensor) -> None:
+        self.model, self.path, self.batch, self.rows = model, path, batch, rows
         self._z: dict[int, Tensor] = {}
         self._entering: Tensor | None = None
 
@@ -37,7 +37,7 @@ class Copying:
             entering = args[0].view(len(self.batch), -1, args[0].shape[-1])  # (B, T, C)
             self._entering = entering[:, self.rows.to(entering.device)]
 
-        hook = self.stream.final.module.register_forward_pre_hook(keep)
+        hook = self.path.final.module.register_forward_pre_hook(keep)
         try:
             yield
         finally:
@@ -63,8 +63,8 @@ class Copying:
         following = self.batch.ids[:, self.rows.to(self.batch.ids.device) + 1]  # (B, n)
         right = unembedding[following.to(unembedding.device)].float()  # (B, n, C)
         apart = (right - self._mean_row(unembedding)).to(entering.device)
-        final = self.stream.final
-        return self.stream.scale * final.pull(apart, final.scales(entering))
+        final = self.path.final
+        return self.path.scale * final.pull(apart, final.scales(entering))
 
     def _mean_row(self, unembedding: Tensor) -> Tensor:
         name = f"mean of W_U {unembedding.data_ptr()} {unembedding._version}"
@@ -75,14 +75,14 @@ class Copying:
 
     def _layer(self, layer: int, wanted: Tensor) -> Tensor:
         z = self._z.pop(layer)
-        attention, write = self.model.seats[layer].attention, self.stream.writes[layer]
+        attention, write = self.model.seats[layer].attention, self.path.writes[layer]
         merged, wanted = attention.merge(z), wanted.to(z.device)  # (B, n, H·D), (B, n, C)
         with torch.inference_mode():
             if write.norm is not None:
                 output = attention.mix(merged.to(self.model.dtype))  # (B, n, C)
                 wanted = write.norm.pull(wanted, write.norm.scales(output))
             back = write.factor * wanted @ self._output_matrix(layer).T  # (B, n, H·D)
-        each = (back * merged).unflatten(-1, (z.shape[1], -1)).sum((1, 3))  # (B, H)
+        each = attention.split(back * merged).sum((2, 3))  # (B, H)
         return each.double().cpu()
 
     def _output_matrix(self, layer: int) -> Tensor:

@@ -33,11 +33,12 @@ def predictions(
     Positions outside `asked` (B, T - 1) are left at 0 and cost nothing.
     """
     texts, length = ids.shape
-    each = hidden.unflatten(0, (runs, texts))[:, :, :-1].flatten(1, 2)  # (R, B·(T-1), C)
+    apart = hidden.view(runs, texts, length, -1)
+    each = apart[:, :, :-1].flatten(1, 2)  # (R, B·(T-1), C)
     following = ids[:, 1:].flatten()  # (B·(T-1),)
     wanted = torch.arange(len(following)) if asked is None else asked.flatten().nonzero()[:, 0]
     loss, kl = torch.zeros(2, runs, len(following), dtype=torch.float64)
-    for part in wanted.split(unembed.rows):
+    for part in torch.split(wanted, unembed.rows):
         here = part.to(hidden.device)
         target = following[part.to(ids.device)].to(hidden.device)[:, None]  # (n, 1)
         first: tuple[Tensor, Tensor] | None = None

@@ -17,6 +17,7 @@ from attnscope.models.load import Model
 from attnscope.models.widen import find_blocks
 from attnscope.types import TokenBatch
 
+_TOKENS = 16  # everything that a pass over so many computes is kept for a moment
 _FITS = 1e-3  # relative error up to which a sum of two tensors is the third
 
 
@@ -74,7 +75,7 @@ class Write:
 
 
 @dataclass(frozen=True)
-class Stream:
+class DirectPath:
     """The writes of every layer, and the norm at the end. Logits are scale · W_U · norm(stream)."""
 
     writes: tuple[Write, ...]
@@ -82,8 +83,8 @@ class Stream:
     scale: float
 
 
-def find_stream(model: Model, batch: TokenBatch) -> Stream | None:
-    """The stream of this model, measured on a few texts; None where it has no such thing.
+def find_direct_path(model: Model, batch: TokenBatch) -> DirectPath | None:
+    """The path of this model, measured on a few tokens of one text; None where it has none.
 
     Layers that norm after they add (BERT, OPT-350m) have none.
     """
@@ -91,13 +92,16 @@ def find_stream(model: Model, batch: TokenBatch) -> Stream | None:
     scale = model.predictor().scale()
     if blocks is None or scale is None:
         return None
+    part = TokenBatch(
+        *(t[:1, :_TOKENS] for t in (batch.ids, batch.valid, batch.special, batch.punctuation))
+    )
     calls: list[_Call] = []
     hooks = [
         module.register_forward_hook(_listen(calls), with_kwargs=True)
         for module in model.network.modules()
     ]
     try:
-        hidden = model.run(batch)
+        hidden = model.run(part)
     finally:
         for hook in hooks:
             hook.remove()
@@ -110,7 +114,7 @@ def find_stream(model: Model, batch: TokenBatch) -> Stream | None:
         norm = None if final is None else FrozenNorm.of(final, hidden.shape[-1], hidden)
     if norm is None or any(write is None for write in writes):
         return None
-    return Stream(tuple(write for write in writes if write is not None), norm, scale)
+    return DirectPath(tuple(write for write in writes if write is not None), norm, scale)
 
 
 @dataclass(frozen=True)
