@@ -35,8 +35,8 @@ MATCH, WAIT, AGREE, NONE = 60.0, 33.0, 100.0, 85.0  # nats
 FAINT, CLEAR = 0.02, 0.5
 
 
-def planted_copier(directory: Path, *, shifted: bool = False) -> Path:
-    """Write the checkpoint, which knows two thousand words."""
+def planted_copier(directory: Path, *, shifted: bool = False, sign: float = 1.0) -> Path:
+    """Write the checkpoint, which knows two thousand words; `sign` -1 makes it avoid the copy."""
     quiet_transformers()
     words = vocabulary([], [UNKNOWN, BOS])
     tokens, places = torch.zeros(len(words), HALF), torch.zeros(POSITIONS, HALF)
@@ -68,7 +68,7 @@ def planted_copier(directory: Path, *, shifted: bool = False) -> Path:
         body.ln_f.weight.fill_(math.sqrt((lengths[1] + CODE_WIDTH) / HALF))
         slots = (VALUE, FOUND) if shifted else (FOUND,)
         hand_on = [_hand_on(steps, slot) for steps, slot in zip(handed, slots, strict=True)]
-        copy = _copy(VALUE if shifted else TOKEN)
+        copy = _copy(VALUE if shifted else TOKEN, sign)
         for block, heads in zip(body.h, (hand_on, [copy]), strict=True):
             heads = [*heads, *[_dull()] * (N_HEADS - len(heads))]
             query, key, value, output = zip(*heads, strict=True)
@@ -96,10 +96,10 @@ def _hand_on(steps: int, slot: int) -> tuple[Tensor, ...]:
     return _head(query, torch.cat([cosine, sine]), NONE, TOKEN, slot, 1.0)
 
 
-def _copy(value: int) -> tuple[Tensor, ...]:
+def _copy(value: int, sign: float) -> tuple[Tensor, ...]:
     """A head that finds the key whose FOUND is the query's token, and writes out a slot of it."""
     query = MATCH / CODE_WIDTH * _read(TOKEN, CODE_WIDTH)
-    return _head(query, _read(FOUND, CODE_WIDTH), WAIT, value, NEXT, 1.0)
+    return _head(query, _read(FOUND, CODE_WIDTH), WAIT, value, NEXT, sign)
 
 
 def _dull() -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 from attnscope.experiments.induction_result import COUNTS, InductionResult
 from attnscope.models.load import Model
-from attnscope.plain import number
+from attnscope.plain import number, signed
 from attnscope.types import Head
 
 _CIRCUITS = "attnscope.experiments.circuits"
@@ -96,12 +96,12 @@ def _feeding(result: InductionResult) -> Iterator[str]:
     before = sum(found.clean.values()) / len(found.clean)
     after = sum(found.without.values()) / len(found.without)
     feeders = _listed([str(head) for head in found.feeders])
-    verdict = "they feed them" if found.feeds else "they are not what feeds them"
+    one = len(found.feeders) == 1
+    looks, those = ("looks", "it") if one else ("look", "these")
+    verdict = "it is fed from there" if found.feeds else "it is fed from elsewhere"
+    moves = "falls" if after < before else "goes"
     yield (
-        f"Below them {feeders} look a fixed way back; without these the mean share falls from "
-        f"{number(before)} to {number(after)}: {verdict}."
-        if after < before
-        else f"Below them {feeders} look a fixed way back; without these the mean share goes from "
+        f"Below, {feeders} {looks} a fixed way back; without {those} the mean share {moves} from "
         f"{number(before)} to {number(after)}: {verdict}."
     )
 
@@ -119,7 +119,7 @@ def _breaking(result: InductionResult) -> Iterator[str]:
     if control is not None:
         sentence += (
             f"; {control.draws} random sets of as many heads of the same layers cost "
-            f"{control.mean:+.2f} ({control.low:+.2f} to {control.high:+.2f})"
+            f"{signed(control.mean)} ({signed(control.low)} to {signed(control.high)})"
         )
     yield f"{sentence}."
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from attnscope.attention.ablation import METHODS, MODES
 from attnscope.experiments.ablation_result import AblationResult, Control, Effect
+from attnscope.plain import signed
 from attnscope.render.model import model_lines
 from attnscope.render.table import Column, joined, lay_out, wrapped
 
@@ -31,9 +32,11 @@ def ablation_table(result: AblationResult, width: int) -> Text:
     lines += [Text(), *effect_lines(result, width)]
     control = result.main.control
     words = (
-        "loss: nats per token of what follows. interval: 95 %, over texts. KL: from the whole "
-        "model's prediction to that without the heads, in nats."
+        "loss: nats per token of what follows. KL: from the whole model's prediction to that "
+        "without the heads, in nats."
     )
+    if result.n_texts > 1:
+        words += " interval: 95 %, over texts."
     if control is not None:
         words += f" {control_words(control)}"
     for line in (words, *result.notes):
@@ -102,11 +105,3 @@ def between(low: float, high: float) -> str:
 def plain(value: float) -> str:
     """A number of nats, as in `4.22`."""
     return f"{value:.2f}" if math.isfinite(value) else "–"
-
-
-def signed(value: float) -> str:
-    """A change, as in `+7.96`; what rounds to nothing has no sign."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text

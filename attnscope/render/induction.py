@@ -10,8 +10,8 @@ from rich.text import Text
 
 from attnscope.experiments.induction_result import COPYING, InductionResult, Run
 from attnscope.experiments.story import nobody
-from attnscope.plain import number
-from attnscope.render.ablation import control_words, effect_lines, signed, stimulus_words
+from attnscope.plain import number, signed
+from attnscope.render.ablation import control_words, effect_lines, stimulus_words
 from attnscope.render.model import model_lines
 from attnscope.render.palette import color
 from attnscope.render.table import Column, joined, lay_out, wrapped
