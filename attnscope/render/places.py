@@ -15,9 +15,9 @@ COLUMNS = (
     Column("at", right=True),
     Column("token"),
     Column("before, then"),
-    Column("heads that point there", keep=4),
-    Column("predicted", right=True, keep=2),
-    Column("likeliest", keep=3),
+    Column("heads that point there", keep=2),
+    Column("predicted", right=True, keep=3),
+    Column("likeliest", keep=4),
     Column("comes", keep=5),
 )
 

@@ -158,7 +158,7 @@ def test_heads_are_chosen_by_name_layer_and_label(tmp_path: Path, model: Model) 
     ]  # fmt: skip
     copier = load(str(planted_copier(tmp_path)), logits=True)
     assert choose(copier, None, "induction", None) == [Head(1, 0)]
-    with pytest.raises(UsageError, match="No head of .* is labelled shifted-induction"):
+    with pytest.raises(UsageError, match=r"No head of .* is labelled shifted-induction"):
         choose(copier, None, "shifted-induction", None)
     with pytest.raises(UsageError, match="Did you mean 'induction'"):
         choose(model, None, "inducton", None)
