@@ -7,95 +7,40 @@ from pathlib import Path
 from typing import Any, overload
 
 from attnscope.errors import UsageError
+from attnscope.experiments import ablation as ablation_experiment
 from attnscope.experiments import capture as capture_experiment
 from attnscope.experiments import circuits as circuits_experiment
-from attnscope.experiments import (
-    circuits_result,
-    coref_data,
-    coref_scores,
-    coref_text,
-    heads_result,
-)
 from attnscope.experiments import coref as coref_experiment
+from attnscope.experiments import (
+    coref_data,
+)
 from attnscope.experiments import heads as heads_experiment
-from attnscope.experiments.against import Comparison, compare_heads
+from attnscope.experiments import induction as induction_experiment
+from attnscope.experiments.ablation_result import AblationResult
+from attnscope.experiments.choose import choose
 from attnscope.experiments.composition import KINDS
-from attnscope.experiments.explain import explain as explain_head
+from attnscope.experiments.places import PlacesResult, places
 from attnscope.experiments.selection import known_heads, select
+from attnscope.experiments.story import tell, weights_say
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
 from attnscope.plain import visible
+from attnscope.results import (
+    Capture,
+    CircuitsResult,
+    CorefScores,
+    CorefText,
+    HeadsResult,
+    InductionResult,
+)
 from attnscope.scoring.corpus import corpus_texts
 from attnscope.scoring.mentions import find_mentions
 from attnscope.scoring.own_roles import parse_role
 from attnscope.scoring.roles import Role
 from attnscope.scoring.rules import read_rules
-from attnscope.types import Head
-
-
-class HeadsResult(heads_result.HeadsResult):
-    """What every head does: `to_frame()`, `to_json()`, and a picture."""
-
-    def against(self, other: HeadsResult) -> Comparison:
-        """Which labels another checkpoint of the same shape has, and how the scores moved."""
-        return compare_heads(self, other)
-
-    def explain(self, head: str) -> tuple[str, ...]:
-        """Sentences that say why a head, as in "5.5", has its labels."""
-        return explain_head(self, Head.parse(head))
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the layer × head map of labels and scores: .png, .svg or .pdf."""
-        from attnscope.render.figures import draw_head_map
-        from attnscope.render.heads import head_map
-
-        draw_head_map(Path(path), *head_map(self), title=visible(self.model["id"]))
-        return Path(path)
-
-
-class Capture(capture_experiment.Capture):
-    """The weights of one text: `weights[layer]` is (H, T, T); and a picture."""
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the pattern of the only head, or all captured heads in small: .png, .svg or .pdf."""
-        from attnscope.render.show import draw
-
-        draw(Path(path), self)
-        return Path(path)
-
-
-class CircuitsResult(circuits_result.CircuitsResult):
-    """Which head reads what which other writes: `to_frame()`, `to_json()`, and a picture."""
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the heads and the strongest pairs between them: .png, .svg or .pdf."""
-        from attnscope.render.circuit_figure import draw_circuits
-
-        draw_circuits(Path(path), self)
-        return Path(path)
-
-
-class CorefText(coref_text.CorefText):
-    """Every pronoun of a text, and where each head looks from it; and a picture."""
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the pattern of the best head: .png, .svg or .pdf."""
-        from attnscope.render.show import draw
-
-        draw(Path(path), self.pattern)
-        return Path(path)
-
-
-class CorefScores(coref_scores.CorefScores):
-    """Every head on a labelled set; and a picture."""
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the heads with their intervals against the simple rules: .png, .svg or .pdf."""
-        from attnscope.render.coref_data import draw
-
-        draw(Path(path), self)
-        return Path(path)
+from attnscope.scoring.stimuli import SEQUENCES
+from attnscope.types import Head, Progress, no_progress
 
 
 class Model(loading.Model):
@@ -225,6 +170,99 @@ class Model(loading.Model):
         read = self._read(found.text, None)
         result = coref_experiment.coref(self, found, read, seed=seed, refresh=refresh)
         return CorefText(**vars(result))
+
+    def induction(
+        self,
+        *,
+        length: str | int | Sequence[int] = 50,
+        repeats: int = 2,
+        sequences: int | None = None,
+        ablate: bool = False,
+        story: bool = False,
+        method: str = "mean",
+        mode: str = "full",
+        controls: int = ablation_experiment.CONTROLS,
+        seed: int = 0,
+        progress: Progress = no_progress,
+    ) -> InductionResult:
+        """Score every head on repeated random tokens; the model needs `load(..., logits=True)`.
+
+        `ablate` switches the heads that are found off; `story` does too, and tells all of it in
+        sentences. For the repeats of a text there is `places`.
+        """
+        found = induction_experiment.induction(
+            self,
+            lengths=induction_experiment.parse_lengths(length),
+            repeats=repeats,
+            sequences=SEQUENCES if sequences is None else sequences,
+            ablate=ablate or story,
+            method=method,
+            mode=mode,
+            controls=controls,
+            seed=seed,
+            progress=progress,
+        )
+        if story:
+            found = found.with_story(tell(found, weights_say(self, found.first.found)))
+        return InductionResult(**vars(found))
+
+    def places(self, text: str, *, seed: int = 0) -> PlacesResult:
+        """Every place where [A][B] … [A] occurs in a text: `attnscope induction TEXT`."""
+        return places(self, self._read(text, None), seed=seed)
+
+    def plot_stripe(
+        self, result: InductionResult, path: str | Path, head: str | None = None
+    ) -> Path:
+        """Draw the pattern of a head (by default the first one found) on the first sequence."""
+        from attnscope.render.figures import draw_head
+
+        run = result.first
+        named = [*run.found, Head(0, 0)] if head is None else known_heads(self, head)
+        [row, *_] = run.stimulus.batch.ids.tolist()
+        read = self.reader.from_ids(row)
+        captured = capture_experiment.capture(self, read, select(self, None, str(named[0])))
+        [(which, weights)] = captured.heads()
+        title = f"{visible(self.id)}, head {which}"
+        draw_head(Path(path), weights.numpy(), read.tokens, title=title)
+        return Path(path)
+
+    def ablate(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        heads: str | None = None,
+        label: str | None = None,
+        layer: str | None = None,
+        corpus: str | Path | Iterable[str] | None = None,
+        text_field: str = "text",
+        method: str = "mean",
+        mode: str = "full",
+        controls: int = ablation_experiment.CONTROLS,
+        length: int = 50,
+        repeats: int = 2,
+        sequences: int | None = None,
+        seed: int = 0,
+    ) -> AblationResult:
+        """Switch heads off and measure the damage on repeated random tokens, a text (or texts) or a
+        corpus; the model needs `load(..., logits=True)`."""
+        given: Iterable[Tokens] | None = None
+        if corpus is not None:
+            given = self._stream(corpus, text_field)
+        elif text is not None:
+            texts = [text] if isinstance(text, str) else list(text)
+            given = [self._read(one, None) for one in texts]
+        return ablation_experiment.ablate(
+            self,
+            choose(self, heads, label, layer, seed=seed),
+            given,
+            method=method,
+            mode=mode,
+            controls=controls,
+            length=length,
+            repeats=repeats,
+            sequences=ablation_experiment.SEQUENCES if sequences is None else sequences,
+            seed=seed,
+        )
 
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""

@@ -40,3 +40,11 @@ def number(value: float) -> str:
     if text in ("0.00", "-0.00"):
         return ".00"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def signed(value: float) -> str:
+    """A change, as in `+7.96`; what rounds to nothing has no sign."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text

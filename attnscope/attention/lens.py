@@ -1,4 +1,4 @@
-"""Lens: what is asked of one forward pass, and the answers.
+"""Lens: what is asked of one forward pass and what is changed in it, and the answers.
 
 A lens is used once: make it with the probes wanted, run the model with it, read `sums`.
 Observers receive every block of weights as it is made and must not keep it unless that was asked.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
+from attnscope.attention.ablation import Ablation
 from attnscope.attention.cores import Block
 from attnscope.attention.probes import Columns, Probe, Targets, read_all
 from attnscope.attention.visibility import Visibility
@@ -58,13 +59,14 @@ class Lens:
 
     `resting` (B, S) bool marks the keys where attention rests. A recorder is called once a layer
     with query (B, H, T, D), key and value (B, G, S, D), z (B, H, T, D), the head outputs before
-    W_O, and sink (B, H, T), what a learned sink takes.
+    W_O, and sink (B, H, T), what a learned sink takes. `ablation` replaces the z of some heads.
     """
 
     probes: Mapping[str, Probe] = field(default_factory=dict)
     resting: Tensor | None = None
     observers: tuple[Observer, ...] = ()
     recorders: tuple[Recorder, ...] = ()
+    ablation: Ablation | None = None
     _sums: dict[int, LayerSums] = field(default_factory=dict, init=False)
     _waiting: list[Block] = field(default_factory=list, init=False)
     _seen_by: Visibility | None = field(default=None, init=False)

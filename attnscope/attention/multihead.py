@@ -140,6 +140,9 @@ class MultiHeadAttention(nn.Module):
         lens: Lens | None,
     ) -> Tensor:
         """softmax(query · key * scale) · value; the lens sees the weights, nobody keeps them."""
+        ablation = None if lens is None else lens.ablation
+        if ablation is not None:
+            query, key = ablation.patterns(self.layer, query, key)
         batch, n_heads, rows, width = query.shape
         groups, shared = self.spec.kv_heads, self.spec.group_size
         grouped = query.reshape(batch, groups, shared, rows, width)  # (B, G, R, T, D)
@@ -167,6 +170,8 @@ class MultiHeadAttention(nn.Module):
         else:
             heads = blocked(grouped, key, value, self.spec, visibility, show, block, sink)
         z = heads.view(batch, n_heads, rows, width)  # (B, H, T, D)
+        if ablation is not None:
+            z = ablation.edit(self.layer, z, value, visibility, sink is not None)
         if lens is not None:
             around = {"query": query, "key": key, "value": value, "z": z}
             if taken:

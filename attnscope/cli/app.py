@@ -11,11 +11,13 @@ import typer
 
 import attnscope
 from attnscope.cli import compare, models
+from attnscope.cli.ablate import ablate
 from attnscope.cli.bench import bench
 from attnscope.cli.capture import capture
 from attnscope.cli.circuits import circuits
 from attnscope.cli.coref import coref
 from attnscope.cli.heads import heads
+from attnscope.cli.induction import induction
 from attnscope.cli.info import info
 from attnscope.cli.show import show
 from attnscope.cli.verify import verify
@@ -30,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (heads, show, capture, coref, circuits, verify, bench):
+for command in (heads, show, capture, induction, ablate, coref, circuits, verify, bench):
     app.command()(command)
 models.app.command()(info)
 app.add_typer(compare.app, name="compare")

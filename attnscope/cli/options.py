@@ -28,8 +28,24 @@ class DType(str, Enum):
     auto = "auto"
 
 
+class Method(str, Enum):
+    """What a head that is switched off adds instead."""
+
+    zero = "zero"
+    mean = "mean"
+    resample = "resample"
+    rest = "rest"
+
+
+class Mode(str, Enum):
+    """May later layers attend elsewhere when a head is off?"""
+
+    full = "full"
+    frozen = "frozen"
+
+
 MODEL, TEXT, SELECTION, OUTPUT = "Model", "Text", "Selection", "Output"
-SCORING = "Scoring"
+SCORING, RANDOM, ABLATION = "Scoring", "Random tokens", "Switching off"
 
 FormatOption = Annotated[
     Format, typer.Option("--format", "-F", help="How to write it.", rich_help_panel=OUTPUT)
@@ -172,3 +188,47 @@ class TalkOptions:
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="More notes.", rich_help_panel=OUTPUT)
     ] = False
+
+
+@dataclass(frozen=True)
+class RandomOptions:
+    """Random tokens that are repeated."""
+
+    repeats: Annotated[
+        int, typer.Option(help="How often they are said.", min=2, rich_help_panel=RANDOM)
+    ] = 2
+    sequences: Annotated[
+        int | None,
+        typer.Option(
+            help="How many texts of them.", min=1, show_default=False, rich_help_panel=RANDOM
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class AblationOptions:
+    """How heads are switched off, and what that is compared with."""
+
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="What they add instead: nothing; their mean over other texts; what they add at "
+            "the same place of another text; what they add at rest.",
+            rich_help_panel=ABLATION,
+        ),
+    ] = Method.mean
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="full: later layers may attend elsewhere; frozen: every pattern stays.",
+            rich_help_panel=ABLATION,
+        ),
+    ] = Mode.full
+    controls: Annotated[
+        int,
+        typer.Option(
+            help="Random sets of as many heads of the same layers to compare with.",
+            min=0,
+            rich_help_panel=ABLATION,
+        ),
+    ] = 20

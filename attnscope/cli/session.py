@@ -44,6 +44,7 @@ def open_model(
     logits: bool = False,
     ids: Callable[[Reader], Tensor] | None = None,
     refuse: bool = True,
+    predicts: bool = False,
 ) -> Model:
     """Load the checkpoint that was named, telling what takes long."""
     name = model_name(chosen, talk)
@@ -62,6 +63,7 @@ def open_model(
             logits=logits,
             ids=ids,
             refuse=refuse,
+            predicts=predicts,
             progress=report,
         )
     if talk.verbose and not talk.quiet:

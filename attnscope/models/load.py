@@ -21,12 +21,15 @@ from attnscope.models.network import (
     positions,
     read_config,
     read_network,
+    reads_both,
+    reads_both_ways,
 )
 from attnscope.models.quiet import quiet_transformers
 from attnscope.models.reading import blind_spot, read_layers
 from attnscope.models.seam import OURS, Pass, Seat, take_seats, use_attention
 from attnscope.models.sources import Source, resolve
 from attnscope.models.text import Reader
+from attnscope.models.unembedding import Unembedding, bodies
 from attnscope.plain import visible
 from attnscope.types import ModelShape, Progress, TokenBatch, no_progress
 
@@ -49,6 +52,7 @@ class Model:
     seats: tuple[Seat, ...]
     running: Pass
     source: Source
+    unembedding: Unembedding | None = None  # where logits were asked for
     memory: dict[str, Any] = field(default_factory=dict)  # what need not be worked out twice
 
     @property
@@ -82,8 +86,12 @@ class Model:
         self.running.valid, self.running.lens = batch.valid.to(self.device), lens
         try:
             with torch.inference_mode():
-                hidden, _ = _forward(self.network, batch.ids, batch.segments)
-                finite = bool(hidden[batch.valid.to(hidden.device)].isfinite().all())
+                body = getattr(self.network, "base_model", self.network)
+                hidden, _ = _forward(body, batch.ids, batch.segments)
+                seen = self.running.valid.to(
+                    hidden.device
+                )  # of more runs than the batch, if widened
+                finite = bool(hidden[seen].isfinite().all())
         finally:
             self.running.valid = self.running.lens = None
         if not finite:
@@ -92,6 +100,15 @@ class Model:
                 "checkpoint is damaged, or its number format too small (try --dtype float32)."
             )
         return hidden
+
+    def predictor(self) -> Unembedding:
+        """What turns hidden states into logits. Raises UsageError when it was not loaded."""
+        if self.unembedding is None:
+            raise UsageError(
+                f"{visible(self.id)} was loaded without its language-model head: "
+                "load it with logits=True."
+            )
+        return self.unembedding
 
     def set_block_rows(self, rows: int | None) -> None:
         """Compute `rows` queries at a time in every layer; None lets each layer choose."""
@@ -137,6 +154,7 @@ def load(
     logits: bool = False,
     ids: Callable[[Reader], Tensor] | None = None,
     refuse: bool = True,
+    predicts: bool = False,
     progress: Progress = no_progress,
 ) -> Model:
     """Load a checkpoint, put our attention in place, and prove it against transformers.
@@ -144,13 +162,16 @@ def load(
     `name` is a hub id, a directory, a .gguf file, or a name from `attnscope models list`.
     The proof runs over what `ids` makes of the tokenizer, (1, T), if given; with `refuse=False`
     the model is returned even if it fails.
-    The language-model head is left out unless `logits` are asked for.
+    The language-model head is left out unless `logits` are asked for. With `predicts` what reads
+    both ways, and so predicts no next token, is refused before its weights are read.
     Raises CheckpointError when it cannot be inspected, or when the proof fails.
     """
     quiet_transformers()
     progress(f"opening {visible(name)}", 0, 0)
     source = resolve(name, revision, progress)
     config = read_config(source)
+    if predicts and reads_both_ways(config):
+        raise reads_both(name)
     words = resolve(tokenizer, None, progress, tokenizer_only=True) if tokenizer else source
     reader = Reader.open(words.directory)
     place = pick_device(device)
@@ -163,7 +184,12 @@ def load(
     length = min(proof.PROOF_TOKENS, reader.max_positions or proof.PROOF_TOKENS)
     chosen = proof.proof_ids(config.vocab_size, length) if ids is None else ids(reader)
     try:
-        return _with_our_attention(network, config, source, reader, chosen, refuse)
+        model = _with_our_attention(network, config, source, reader, chosen, refuse)
+        if predicts and not model.shape.causal:
+            raise reads_both(name)
+        if logits:
+            model.unembedding = Unembedding.find(network, chosen)
+        return model
     except (AttnscopeError, MemoryError):
         raise
     except Exception as error:  # an architecture that our seam does not fit breaks in many ways
@@ -235,15 +261,19 @@ def _forward(
     if segments is not None:
         arguments["token_type_ids"] = segments.to(device)
     body: Any = getattr(network, "base_model", network)
-    if body is network:
+    if body is network:  # no head, or none wanted
         return body(**arguments, use_cache=False).last_hidden_state, None
     kept: list[Tensor] = []
-    hook = body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
+    hooks = [
+        module.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
+        for module in bodies(network)
+    ]
     try:
         logits: Tensor = network(**arguments).logits
     finally:
-        hook.remove()
-    return kept[0], logits
+        for hook in hooks:
+            hook.remove()
+    return kept[-1], logits
 
 
 def _shape(config: Any, specs: list[AttentionSpec], reader: Reader) -> ModelShape:

@@ -81,15 +81,12 @@ def read_network(
 ) -> nn.Module:
     """transformers' network with every weight from the checkpoint, none invented."""
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
     shown = visible(source.name)
     directory, sharded = source.directory, _check_shards(source.directory, shown)
     kind: Any = AutoModel
     if logits:
-        masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
-        decoder = getattr(config, "is_decoder", False)
-        kind = AutoModelForMaskedLM if masked and not decoder else AutoModelForCausalLM
+        kind = AutoModelForMaskedLM if reads_both_ways(config) else AutoModelForCausalLM
     try:
         with _only(directory, sharded) as files:
             network, report = kind.from_pretrained(
@@ -123,6 +120,23 @@ def read_network(
     network = _text_part(network, shown, logits).requires_grad_(False).eval()
     ready: nn.Module = network if device_map else network.to(device)
     return ready
+
+
+def reads_both_ways(config: Any) -> bool:
+    """Is it an encoder, which predicts masked tokens and no next ones?"""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
+    return masked and not getattr(config, "is_decoder", False)
+
+
+def reads_both(name: str) -> CheckpointError:
+    """The refusal of a model that reads both ways, where next tokens are to be predicted."""
+    shown = visible(name)
+    return CheckpointError(
+        f"{shown} reads both ways: it predicts no next token, and has no induction heads.\n"
+        f"`attnscope heads TEXT --model {shown}` shows its duplicate-token heads instead."
+    )
 
 
 def _text_part(network: Any, shown: str, logits: bool) -> nn.Module:

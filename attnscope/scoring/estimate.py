@@ -64,7 +64,7 @@ def estimate(
     A lift without room above chance (every row sees only its target) is NaN.
     """
     names = sums.names if names is None else names
-    draws = _resamples(len(sums), seed) if len(sums) > 1 else None
+    draws = resamples(len(sums), seed) if len(sums) > 1 else None
     found: dict[str, dict[str, Floats]] = {}
     greatest = np.full(RESAMPLES, -np.inf)
     spread: dict[str, Floats] = {}
@@ -100,7 +100,7 @@ def difference(
     moved = _measure(other)["lift"] - _measure(one)["lift"]
     if len(before) != len(after) or min(one.n_asked, other.n_asked) < 2:
         return moved, np.full_like(moved, np.nan), np.full_like(moved, np.nan)
-    draws = _resamples(len(before), seed)
+    draws = resamples(len(before), seed)
     bounds = _percentiles(other.lifts(draws) - one.lifts(draws))
     return moved, bounds["low"], bounds["high"]
 
@@ -194,7 +194,7 @@ def _scores(found: dict[str, Floats], one: HeadSums) -> Scores:
         )
 
 
-def _resamples(n_texts: int, seed: int) -> Floats:
+def resamples(n_texts: int, seed: int) -> Floats:
     """How often each text is drawn in each resample, (B, N)."""
     generator = np.random.default_rng(seed)
     share = np.full(n_texts, 1 / n_texts)

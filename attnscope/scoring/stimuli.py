@@ -20,7 +20,7 @@ _BYTE_FALLBACK = re.compile(r"^<0x[0-9A-F]{2}>$")
 
 @dataclass(frozen=True)
 class RepeatedTokens:
-    """`sequences` texts of `length` distinct random ids, said twice; then controls without repeat.
+    """`sequences` texts of `length` distinct random ids, said `repeats` times; then controls.
 
     The controls are as long, of distinct ids throughout, and follow in the same batch.
     """
@@ -31,13 +31,27 @@ class RepeatedTokens:
     bos: str | None
     shortened_from: int | None
     start: int  # index of the first random token
+    repeats: int = 2
+
+    @property
+    def stop(self) -> int:
+        """One past the last random token."""
+        return self.start + self.repeats * self.length
+
+    def repeated(self) -> TokenBatch:
+        """The texts that repeat."""
+        return self.batch.rows(0, self.sequences)
+
+    def control(self) -> TokenBatch:
+        """The texts without repeat."""
+        return self.batch.rows(self.sequences, len(self.batch))
 
     def describe(self, seed: int) -> dict[str, Any]:
         """The stimulus as the settings of a document record it."""
         return {
             "stimulus": "repeated random tokens",
             "length": self.length,
-            "repeats": 2,
+            "repeats": self.repeats,
             "sequences": self.sequences,
             "control_sequences": len(self.batch) - self.sequences,
             "seed": seed,
@@ -47,19 +61,25 @@ class RepeatedTokens:
     def probes(self, batch: TokenBatch) -> dict[str, Probe]:
         """Where heads would look if every text of a part of the batch repeated: also the control.
 
-        The token after the earlier copy, and the copy itself.
+        The token after each earlier copy, and the copies themselves.
         """
-        return {
-            "induction": self._second_half(batch, 1),
-            "duplicate_token": self._second_half(batch, 0),
-        }
+        return {"induction": self.ahead(batch, 1), "duplicate_token": self.ahead(batch, 0)}
 
-    def _second_half(self, batch: TokenBatch, ahead: int) -> Probe:
-        device, middle = batch.ids.device, self.start + self.length
-        query = torch.arange(middle, middle + self.length, device=device)
-        text = torch.arange(len(batch), device=device).repeat_interleave(self.length)
-        queries = query.repeat(len(batch))
-        return Pairs(batch.valid, text, queries, queries - self.length + ahead)
+    def ahead(self, batch: TokenBatch, steps: int, first: int = 0) -> Probe:
+        """The keys so many steps after each earlier copy, from key `first` on, as one question.
+
+        Asked of every row that has an earlier copy.
+        """
+        device = batch.ids.device
+        place = torch.arange(self.start + self.length, self.stop, device=device)
+        pairs = []
+        for back in range(1, self.repeats):
+            query = place[(back - 1) * self.length :]  # rows with a copy so many repeats before
+            query = query[query - back * self.length + steps >= first]
+            pairs.append(torch.stack([query, query - back * self.length + steps]))
+        query, key = torch.cat(pairs, dim=1)  # (N,) each
+        text = torch.arange(len(batch), device=device).repeat_interleave(len(query))
+        return Pairs(batch.valid, text, query.repeat(len(batch)), key.repeat(len(batch)))
 
 
 def repeated_tokens(
@@ -68,6 +88,7 @@ def repeated_tokens(
     sequences: int = SEQUENCES,
     controls: int = CONTROLS,
     seed: int = 0,
+    repeats: int = 2,
 ) -> RepeatedTokens:
     """Random ids from the middle of the vocabulary, wrapped in the tokenizer's special tokens.
 
@@ -75,12 +96,12 @@ def repeated_tokens(
     shortened to what positions, windows and vocabulary allow.
     Raises CheckpointError when not even two distinct tokens fit.
     """
-    before, after = _wrapping(model)
-    pool = _middle_ids(model)
+    before, after = wrapping(model)
+    pool = middle_ids(model)
     wrapped = len(before) + len(after)
     limits = [model.shape.max_positions, *(spec.window for spec in model.specs)]
-    room = min((limit for limit in limits if limit is not None), default=2 * length + wrapped)
-    fits = min(length, (room - wrapped) // 2, len(pool) // 2)
+    room = min((limit for limit in limits if limit is not None), default=repeats * length + wrapped)
+    fits = min(length, (room - wrapped) // repeats, len(pool) // repeats)
     if fits < 2:
         raise CheckpointError(
             f"{model.id} is too small to repeat random tokens: {len(pool)} usable tokens, "
@@ -89,8 +110,8 @@ def repeated_tokens(
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for text in range(sequences + controls):
-        drawn = pool[torch.randperm(len(pool), generator=generator)[: 2 * fits]]
-        rows.append(torch.cat([drawn[:fits], drawn[:fits]]) if text < sequences else drawn)
+        drawn = pool[torch.randperm(len(pool), generator=generator)[: repeats * fits]]
+        rows.append(drawn[:fits].repeat(repeats) if text < sequences else drawn)
     ids = torch.stack(
         [torch.cat([torch.tensor(before), row, torch.tensor(after)]) for row in rows]
     ).long()
@@ -106,10 +127,11 @@ def repeated_tokens(
         bos=bos,
         shortened_from=length if fits < length else None,
         start=len(before),
+        repeats=repeats,
     )
 
 
-def _wrapping(model: Model) -> tuple[list[int], list[int]]:
+def wrapping(model: Model) -> tuple[list[int], list[int]]:
     """The special tokens that stand before and after a text."""
     tokens = model.reader.read("a").tokens
     plain = [token.index for token in tokens if not token.special]
@@ -121,7 +143,7 @@ def _wrapping(model: Model) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def _middle_ids(model: Model) -> Tensor:
+def middle_ids(model: Model) -> Tensor:
     """Ids of the middle half of the vocabulary that stand for ordinary pieces of text."""
     tokenizer = model.tokenizer
     size = min(len(tokenizer), model.shape.vocab_size)

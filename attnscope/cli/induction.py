@@ -1,0 +1,169 @@
+"""`attnscope induction`: which heads copy what followed before, and what that is worth."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.bundle import bundled
+from attnscope.cli.options import Format
+from attnscope.cli.output import emit_result, progress
+from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
+from attnscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnscope.results import InductionResult, Model
+
+_Length = Annotated[
+    str,
+    typer.Option(
+        help="How many random tokens; several as in 16,50,128 (labels are of the first).",
+        rich_help_panel=options.RANDOM,
+    ),
+]
+_Conventions = Annotated[
+    bool,
+    typer.Option(
+        "--conventions",
+        help="Also by two other conventions: mean of the whole diagonal, ratio of all attention.",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+_Ablate = Annotated[
+    bool,
+    typer.Option(
+        "--ablate",
+        help="Switch the heads that are found off, and random others.",
+        rich_help_panel=options.ABLATION,
+    ),
+]
+_Story = Annotated[
+    bool,
+    typer.Option(
+        "--story",
+        help="Tell it in sentences: who attends, copies, feeds, and what breaks.",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+_All = Annotated[
+    bool, typer.Option("--all", help="Every head in the table.", rich_help_panel=options.OUTPUT)
+]
+_LossPlot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Draw the loss at each position: .png, .svg or .pdf.",
+        metavar="FILE",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+_StripePlot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Draw the pattern of --head (or of the first head found) on one sequence.",
+        metavar="FILE",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+_Head = Annotated[
+    str | None,
+    typer.Option(help="The head of --stripe-plot, as in 5.5.", rich_help_panel=options.OUTPUT),
+]
+
+
+@bundled
+def induction(
+    text: options.TextOptions,
+    random: options.RandomOptions,
+    switched: options.AblationOptions,
+    model: options.ModelOptions,
+    talk: options.TalkOptions,
+    length: _Length = "50",
+    conventions: _Conventions = False,
+    ablate: _Ablate = False,
+    story: _Story = False,
+    every: _All = False,
+    form: options.FormatOption = Format.table,
+    output: options.Output = None,
+    heatmap: options.Heatmap = None,
+    loss_plot: _LossPlot = None,
+    stripe_plot: _StripePlot = None,
+    head: _Head = None,
+) -> None:
+    """Score every head for induction, on repeated random tokens or on the repeats of TEXT."""
+    pictures = {"--heatmap": heatmap, "--loss-plot": loss_plot, "--stripe-plot": stripe_plot}
+    check_place(output)
+    for path in pictures.values():
+        check_place(path, PICTURES)
+    if text.text is not None or text.file is not None:
+        _refuse(pictures, ablate=ablate, story=story, conventions=conventions)
+        _on_text(text, model, talk, every, form, output)
+        return
+    _check_length(length)
+    loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)
+    with progress(talk.quiet) as report:
+        result = loaded.induction(
+            length=length, repeats=random.repeats, sequences=random.sequences, ablate=ablate,
+            story=story, method=switched.method.value, mode=switched.mode.value,
+            controls=switched.controls, seed=model.seed, progress=report,
+        )  # fmt: skip
+    _draw(loaded, result, heatmap, loss_plot, stripe_plot, head)
+    from attnscope.render.induction import induction_table
+
+    table = partial(induction_table, conventions=conventions, every=every)
+    emit_result(result, table, form, output)
+
+
+def _refuse(pictures: dict[str, Path | None], **asked: bool) -> None:
+    """What goes with random tokens only."""
+    named = [name for name, path in pictures.items() if path is not None]
+    named += [f"--{name}" for name, wanted in asked.items() if wanted]
+    if named:
+        raise UsageError(f"{named[0]} goes with random tokens: leave it out, or the text.")
+
+
+def _check_length(length: str) -> None:
+    from attnscope.plain import visible
+
+    parts = [part.strip() for part in length.split(",")]
+    if not all(part.isdecimal() and len(part) < 7 and int(part) >= 2 for part in parts):
+        raise UsageError(
+            f"Cannot read {visible(length)!r} as lengths: write 50, or 16,50,128; 2 at least."
+        )
+
+
+def _on_text(
+    text: options.TextOptions,
+    model: options.ModelOptions,
+    talk: options.TalkOptions,
+    every: bool,
+    form: Format,
+    output: Path | None,
+) -> None:
+    given = one_text(text)
+    loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)
+    [read] = read_texts(loaded, [given], text, talk)
+    from attnscope.experiments.places import places
+    from attnscope.render.places import places_table
+
+    result = places(loaded, read, seed=model.seed)
+    emit_result(result, partial(places_table, every=every), form, output)
+
+
+def _draw(
+    model: Model,
+    result: InductionResult,
+    heatmap: Path | None,
+    loss_plot: Path | None,
+    stripe_plot: Path | None,
+    head: str | None,
+) -> None:
+    if heatmap is not None:
+        result.plot(heatmap)
+    if loss_plot is not None:
+        result.plot_loss(loss_plot)
+    if stripe_plot is not None:
+        model.plot_stripe(result, stripe_plot, head)
