@@ -67,6 +67,11 @@ class Model:
         return next(self.network.parameters()).device
 
     @property
+    def has_logits(self) -> bool:
+        """Was it loaded with its language-model head?"""
+        return getattr(self.network, "base_model", self.network) is not self.network
+
+    @property
     def mixes_lengths(self) -> bool:
         """May texts of unlike length share a batch? Not where angles depend on the longest."""
         return not depend_on_length(self.network)
@@ -238,7 +243,8 @@ def _forward(
     if body is network:
         return body(**arguments, use_cache=False).last_hidden_state, None
     kept: list[Tensor] = []
-    hook = body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
+    inner = getattr(body, "decoder", body)  # some heads call this part of their body
+    hook = inner.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state))
     try:
         logits: Tensor = network(**arguments).logits
     finally:
