@@ -10,12 +10,14 @@ from attnscope.experiments import capture as capture_experiment
 from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments import heads_result
 from attnscope.experiments.against import Comparison, compare_heads
+from attnscope.experiments.compare_model import compare_model
 from attnscope.experiments.explain import explain as explain_head
 from attnscope.experiments.selection import parse_heads, select
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
 from attnscope.plain import visible
+from attnscope.reports import CompareResult
 from attnscope.scoring.corpus import corpus_texts
 from attnscope.scoring.own_roles import parse_role
 from attnscope.scoring.roles import Role
@@ -110,6 +112,16 @@ class Model(loading.Model):
         read = self.reader.from_ids(ids)
         captured = capture_experiment.capture(self, read, select(self, None, None))
         return Capture(**vars(captured))
+
+    def compare(self, **options: Any) -> CompareResult:
+        """Memory beside MHA, GQA and MQA twins, and what sharing keys and values costs.
+
+        `convert="9,3,1"` (or "all") converts the model, untrained, and measures the damage;
+        `similarity=True` compares its heads; `measure=True` weighs caches and times decoding.
+        Options as in `attnscope.experiments.compare_model.compare_model`. The first two need a
+        model loaded with `logits=True`.
+        """
+        return CompareResult(**vars(compare_model(self, **options)))
 
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""
