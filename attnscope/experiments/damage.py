@@ -190,7 +190,7 @@ def _read_text(
         before.states = states
     tally.apart += torch.stack(
         [_apart(ours, theirs) for ours, theirs in zip(states, before.states, strict=True)]
-    ).cpu()
+    )
     tally.divergence += divergence.cpu()
     tally.rows += rows
     tally.tokens += int(batch.valid.sum())
@@ -210,10 +210,10 @@ def _log(weights: Tensor) -> Tensor:
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> Tensor:
-    """|h' - h| / |h| of each token, summed."""
+    """|h' - h| / |h| of each token, summed; layers may lie on several devices."""
     size = torch.linalg.vector_norm(theirs.float(), dim=-1).clamp(min=_TINY)
     moved = torch.linalg.vector_norm(ours.float() - theirs.float(), dim=-1)
-    summed: Tensor = (moved / size).double().sum()
+    summed: Tensor = (moved / size).double().sum().cpu()
     return summed
 
 

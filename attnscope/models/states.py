@@ -58,7 +58,7 @@ def next_token_losses(model: Model, batch: TokenBatch, hidden: Tensor) -> Tensor
             span = slice(start, min(start + step, ids.shape[1] - 1))
             say.hidden = hidden[:, span]
             logits = network(input_ids=ids[:, span], use_cache=False).logits.float()  # (B, t, V)
-            wanted = ids[:, span.start + 1 : span.stop + 1]
+            wanted = ids[:, span.start + 1 : span.stop + 1].to(logits.device)
             found = nn.functional.cross_entropy(
                 logits.flatten(0, 1), wanted.flatten(), reduction="none"
             )

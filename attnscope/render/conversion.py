@@ -32,7 +32,9 @@ _COLUMNS = (
 def conversion_lines(result: ConversionResult, width: int, *, every: bool = False) -> list[Text]:
     """The damage, which labels survive, and the heads; all of those with `every`."""
     about = result.settings
-    what = f"{about['texts']} {about['what']}, {about['tokens']} tokens"
+    what = (
+        f"{about['texts']} {about['what']}, {about['tokens']} tokens; as it is: {result.loss:.2f}"
+    )
     title = f"What fewer key/value heads cost, untrained  {what}"
     lines = [Text(line) for line in wrapped(title, width)]
     lines[0].stylize("bold", 0, len("What fewer key/value heads cost, untrained"))
@@ -50,9 +52,7 @@ def _cells(result: ConversionResult, one: Conversion) -> list[Text]:
     size = f"{one.n_kv_heads} *" if one.n_kv_heads == result.n_kv_heads else str(one.n_kv_heads)
     before = sum(bool(head.labels_before) for head in one.heads)
     kept = sum(head.labels_before == head.labels and bool(head.labels) for head in one.heads)
-    interval = (
-        "" if one.low is None or one.high is None else f"{_more(one.low)} – {_more(one.high)}"
-    )
+    interval = "" if one.low is None or one.high is None else f"{one.low:.2f} – {one.high:.2f}"
     cells = [
         size,
         one.method if one.grouping == "neighbours" else f"{one.method}, {one.grouping}",
@@ -63,7 +63,7 @@ def _cells(result: ConversionResult, one: Conversion) -> list[Text]:
         "–" if one.repeated is None else f"{one.repeated[1]:.2f}",
         number(one.attention_kl),
         number(one.hidden_error[-1]),
-        f"{kept} of {before}",
+        f"{kept}/{before}",
     ]
     style = "dim" if one.exact else ""
     return [Text(cell, style=style) for cell in cells]
@@ -147,11 +147,12 @@ def _notes(result: ConversionResult) -> list[str]:
     about = result.settings
     aligned, random = about["aligned_on"], about["random"]
     chance = math.log(result.vocab_size)
+    starred = any(one.n_kv_heads == result.n_kv_heads for one in result.conversions)
     notes = [
-        "*: the model as it is. loss: nats a token; a model that knows nothing would have "
-        f"{chance:.2f}. more: than as it is, with its 95 % interval over texts. KL: of each head's "
-        "attention to what it was, nats, mean over heads. hidden: how far the last hidden state "
-        "moved, over its size. labels: heads with the same labels as before.",
+        f"{'*: the model as it is. ' if starred else ''}loss: nats a token; a model that knows "
+        f"nothing would have {chance:.2f}. more: than as it is, with its 95 % interval over texts. "
+        "KL: of each head's attention to what it was, nats, mean over heads. hidden: how far the "
+        "last hidden state moved, over its size. labels: heads with the same labels as before.",
     ]
     if random is not None and result.repeated is not None:
         first, again = result.repeated

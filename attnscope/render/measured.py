@@ -114,11 +114,13 @@ def _cache_notes(result: MeasuredResult, width: int) -> list[Text]:
             "newest comes on top, and the oldest is not seen again. So kept is one token less than "
             "the formula, min(tokens, W), and measured is the formula."
         )
-    if any(check.dtype != result.caches[0].dtype and check.layers for check in result.caches):
+    filled = {check.cache for check in result.caches if check.layers}
+    if "fp8" in filled:
+        notes.append("fp8 has one float32 scale more for all keys, and one for all values.")
+    if "int4" in filled:
         notes.append(
-            "A quantised cache has more: fp8 one float32 scale each for keys and values; int4 its "
-            "scales in the model's number format where the formula has float16, and the newest "
-            "tokens, up to 128, as they came."
+            "int4 has its scales in the model's number format where the formula has float16, and "
+            "the newest tokens, up to 128, as they came."
         )
     return [line for note in notes for line in _dim(note, width)]
 
