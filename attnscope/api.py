@@ -18,6 +18,7 @@ from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments import induction as induction_experiment
 from attnscope.experiments.ablation_result import AblationResult
 from attnscope.experiments.choose import choose
+from attnscope.experiments.compare_model import compare_model
 from attnscope.experiments.composition import KINDS
 from attnscope.experiments.places import PlacesResult, places
 from attnscope.experiments.selection import known_heads, select
@@ -26,6 +27,7 @@ from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
 from attnscope.plain import visible
+from attnscope.reports import CompareResult
 from attnscope.results import (
     Capture,
     CircuitsResult,
@@ -263,6 +265,16 @@ class Model(loading.Model):
             sequences=ablation_experiment.SEQUENCES if sequences is None else sequences,
             seed=seed,
         )
+
+    def compare(self, **options: Any) -> CompareResult:
+        """Memory beside MHA, GQA and MQA twins, and what sharing keys and values costs.
+
+        `convert="9,3,1"` (or "all") converts the model, untrained, and measures the damage;
+        `similarity=True` compares its heads; `measure=True` weighs caches and times decoding.
+        Options as in `attnscope.experiments.compare_model.compare_model`. The first two need a
+        model loaded with `logits=True`.
+        """
+        return CompareResult(**vars(compare_model(self, **options)))
 
     def verify(self) -> VerifyResult:
         """What the load-time proof measured, layer by layer."""

@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.experiments import compare as compare_experiment
+from attnscope.experiments import compare_result
 
 
-class CompareResult(compare_experiment.CompareResult):
+class CompareResult(compare_result.CompareResult):
     """Bytes and FLOPs of each variant: `to_frame()`, `to_json()`, and a picture."""
 
     def plot(self, path: str | Path) -> Path:
-        """Draw the cache against the context, or bars for several models: .png, .svg or .pdf."""
+        """Draw the cache against the context, or bars for several models: .png, .svg or .pdf.
+
+        Of a converted model, the damage against the memory.
+        """
+        if self.conversion is not None:
+            from attnscope.render.damage import draw_damage
+
+            draw_damage(Path(path), self)
+            return Path(path)
         from attnscope.render.memory import draw_compare
 
         draw_compare(Path(path), self)

@@ -16,7 +16,8 @@ from attnscope.cli.session import PICTURES, check_place, one_text, open_model, r
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnscope.results import InductionResult, Model
+    from attnscope.api import Model
+    from attnscope.results import InductionResult
 
 _Length = Annotated[
     str,

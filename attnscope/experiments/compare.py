@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import attnscope
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.experiments import amounts
+from attnscope.experiments.compare_result import WINDOWS, CompareResult, CompareRow, Settings
 from attnscope.experiments.memory import (
     FORMATS,
     NumberFormat,
@@ -22,106 +20,19 @@ from attnscope.experiments.memory import (
     token_bytes,
     token_flops,
 )
-from attnscope.experiments.published import PUBLISHED
 from attnscope.models.find import find_shapes
 from attnscope.models.shapes import AttentionShape, known_shape
 from attnscope.plain import visible
 from attnscope.types import Progress, no_progress
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 CLASSIC = "llama-3-8b"
 DTYPES = tuple(FORMATS)
 USUAL_CONTEXT = 8192
-WINDOWS = ("full", "window")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the numbers depend on beside the shape."""
-
-    contexts: tuple[int, ...]
-    batch: int
-    kept: NumberFormat
-    weights: NumberFormat
-    paging: Paging
-    memory: int  # bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """As the document records it."""
-        return {
-            "contexts": [*self.contexts],
-            "batch": self.batch,
-            "dtype": self.kept.name,
-            "scale_group": self.kept.group,
-            "zero_point": self.kept.zero_point,
-            "weights_dtype": self.weights.name,
-            "page_size": self.paging.page_size,
-            "sliding": WINDOWS[0 if self.paging.full_windows else 1],
-            "memory_bytes": self.memory,
-        }
-
-
-@dataclass(frozen=True)
-class CompareRow:
-    """One variant of one model at one context. FLOPs are those of attention."""
-
-    model: str
-    variant: str
-    as_is: bool  # the model as it is; the others are its twins
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int | None  # None: MLA has none
-    d_head: int
-    dtype: str
-    batch: int
-    context: int
-    kv_bytes_per_token: int
-    kv_bytes: int
-    kv_bytes_allocated: int
-    ratio_to_mha: float | None  # None: no cache
-    attention_parameters: int
-    attention_bytes: int
-    weights_bytes: int | None  # of the whole model; None where its parameters are not known
-    attention_flops_per_token: int
-    prefill_flops: int
-    decode_flops_per_byte: float | None
-    longest_context: int | None  # None: no cache, or any context fits
-    largest_batch: int | None
-
-
-@dataclass(frozen=True)
-class CompareResult:
-    """The rows, and the shapes they are about."""
-
-    shapes: tuple[AttentionShape, ...]
-    settings: Settings
-    rows: tuple[CompareRow, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The `attnscope.compare/1` document."""
-        return {
-            "schema": "attnscope.compare/1",
-            "attnscope": attnscope.__version__,
-            "model": _described(self.shapes[0], self.settings) if len(self.shapes) == 1 else None,
-            "settings": self.settings.to_json(),
-            "rows": [asdict(row) for row in self.rows],
-            "conversion": None,
-            "published": [report.to_json() for report in PUBLISHED],
-        }
-
-    def to_frame(self) -> DataFrame:
-        """One row per model, variant and context; whole numbers stay whole, however large."""
-        from pandas import DataFrame
-
-        names = [field.name for field in fields(CompareRow)]
-        columns = {name: [getattr(row, name) for row in self.rows] for name in names}
-        return DataFrame({name: _whole(values) for name, values in columns.items()})
 
 
 def compare(
     *names: str,
+    shapes: Sequence[AttentionShape] = (),
     model: str | None = None,
     config: str | Path | None = None,
     revision: str | None = None,
@@ -138,12 +49,14 @@ def compare(
 ) -> CompareResult:
     """Memory and arithmetic of attention for a model and its MHA, GQA and MQA twins.
 
-    `names` are rows of configs/models, `model` a checkpoint as for `load` (only its config is
-    read), `config` a config.json; without any, the shape of Llama-3-8B. Several models are shown
-    as they are, without twins unless `kv_heads` asks. Nothing here imports torch, except where a
-    config leaves things to its class. Raises UsageError for amounts that make no sense.
+    `names` are rows of configs/models, `shapes` those that are at hand already, `model` a
+    checkpoint as for `load` (only its config is read), `config` a config.json; without any, the
+    shape of Llama-3-8B. Several models are shown as they are, without twins unless `kv_heads` asks.
+    Nothing here imports torch, except where a config leaves things to its class. Raises UsageError
+    for amounts that make no sense.
     """
-    shapes = find_shapes(names, model, config, revision, progress) or [known_shape(CLASSIC)]
+    found = find_shapes(names, model, config, revision, progress)
+    shapes = [*shapes, *found] or [known_shape(CLASSIC)]
     asked = None if kv_heads is None else _kv_heads(kv_heads)
     usual = min(min(shape.positions or USUAL_CONTEXT for shape in shapes), USUAL_CONTEXT)
     kept = _number_format(dtype, group_size)
@@ -260,25 +173,3 @@ def _weights_format(name: str | None, kept: NumberFormat) -> NumberFormat:
     if name is not None:
         return _number_format(name, None)
     return kept if kept.bits >= 16 else FORMATS["bfloat16"]
-
-
-def _described(shape: AttentionShape, settings: Settings) -> dict[str, Any]:
-    """The `model` entry: nothing was loaded, so nothing is proven."""
-    told = asdict(shape)
-    kept = ("family", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_model", "causal")
-    more = ("window", "sliding_layers", "latent", "positions", "parameters", "hub", "source")
-    return {
-        "id": shape.name,
-        **{key: told[key] for key in kept},
-        "dtype": settings.weights.name,
-        "parity": None,
-        **{key: told[key] for key in more},
-    }
-
-
-def _whole(values: list[Any]) -> Any:
-    """A column that keeps integers beyond 64 bits, and beside missing ones."""
-    from pandas import Series
-
-    mixed = any(isinstance(v, int) and not isinstance(v, bool) for v in values)
-    return Series(values, dtype=object) if mixed else values

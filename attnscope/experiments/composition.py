@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from attnscope.attention.linear import weight_of
 from attnscope.attention.rotary import Rotation, rotate
 from attnscope.attention.spec import AttentionSpec
 from attnscope.errors import CheckpointError
 from attnscope.models.folds import Fold, find_fold
-from attnscope.models.layouts import weight_of
 from attnscope.models.load import Model
 from attnscope.models.stream import Stream
 from attnscope.plain import visible

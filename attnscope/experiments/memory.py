@@ -88,7 +88,9 @@ def token_bytes(shape: AttentionShape, kept: NumberFormat) -> int:
 
 def kv_bytes(shape: AttentionShape, context: int, batch: int, kept: NumberFormat) -> int:
     """The cache as it must be: a sliding layer keeps its window only."""
-    return batch * layer_bytes(shape, kept) * _layer_tokens(shape, lambda w: _seen(context, w))
+    return (
+        batch * layer_bytes(shape, kept) * _layer_tokens(shape, lambda w: seen_tokens(context, w))
+    )
 
 
 def allocated_bytes(
@@ -105,7 +107,7 @@ def token_flops(shape: AttentionShape, context: int) -> int:
     Projections: 2 for each of their weights. MLA scores the latents themselves (W_K and W_V
     absorbed into W_Q and W_O, which takes as many multiplications).
     """
-    seen = _layer_tokens(shape, lambda window: _seen(context, window))
+    seen = _layer_tokens(shape, lambda window: seen_tokens(context, window))
     return 2 * shape.projection_weights + _seen_flops(shape) * seen
 
 
@@ -151,7 +153,8 @@ def longest_context(
     return low
 
 
-def _seen(context: int, window: int | None) -> int:
+def seen_tokens(context: int, window: int | None) -> int:
+    """Tokens that a new one sees, itself among them, and that a layer must keep."""
     return context if window is None else min(context, window)
 
 
@@ -159,7 +162,7 @@ def _pairs(causal: bool, context: int, window: int | None) -> int:
     """Query-key pairs of a text: row i sees min(i + 1, W) keys, in an encoder all of them."""
     if not causal:
         return context * context
-    seen = _seen(context, window)
+    seen = seen_tokens(context, window)
     return seen * (seen + 1) // 2 + (context - seen) * seen
 
 

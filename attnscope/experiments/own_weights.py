@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscope.attention.linear import weight_of
 from attnscope.experiments.composition import HeadWeights
-from attnscope.models.layouts import weight_of
 from attnscope.models.load import Model
 from attnscope.models.stream import Stream, positions_in
 from attnscope.types import TokenBatch

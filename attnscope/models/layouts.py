@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from attnscope.attention.linear import bias_of, linear, weight_of
 from attnscope.attention.multihead import Projections
 
 # Names under which a layer keeps the norms of its query and key, and its learned sink.
@@ -119,8 +120,8 @@ def _fused(layout: str, inner: str, outer: str) -> Layout:
         if set(parts.children) != {inner, outer}:
             return None
         fused, mixer = parts.children[inner], parts.children[outer]
-        weight, bias = weight_of(fused), getattr(fused, "bias", None)
-        output = _linear(weight_of(mixer), getattr(mixer, "bias", None))
+        weight, bias = weight_of(fused), bias_of(fused)
+        output = linear(weight_of(mixer), bias_of(mixer))
 
         def cut(sizes: Sizes) -> list[Projections]:
             n_heads, groups, width = sizes
@@ -172,17 +173,11 @@ def _look(owner: nn.Module, name: str, module: nn.Module) -> Stored | None:
     return replace(stored, norms=parts.norms, sink=parts.sink) if stored else None
 
 
-def weight_of(module: nn.Module) -> Tensor:
-    """The weight as Linear stores it, (out, in); GPT-2's Conv1D stores it transposed."""
-    weight: Tensor = module.weight.data  # type: ignore[assignment]
-    return weight.T if type(module).__name__ == "Conv1D" else weight
-
-
 def _cut(
     weight: Tensor, bias: Tensor | None, output: nn.Module, sizes: Sizes, rows: Rows
 ) -> Projections:
-    biases = rows(bias.data, sizes) if bias is not None else (None, None, None)
-    query, key, value = map(_linear, rows(weight, sizes), biases)
+    biases = rows(bias, sizes) if bias is not None else (None, None, None)
+    query, key, value = map(linear, rows(weight, sizes), biases)
     return Projections(query, key, value, output)
 
 
@@ -208,13 +203,3 @@ def _four_shards(fused: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
         return _one_after_the_other(fused, sizes)
     query, value, key = fused.view(4, 3, -1, *fused.shape[1:]).unbind(1)  # 3 × (4, H·D/4, ...)
     return query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A Linear over `weight` (out, in), which it shares: nothing is copied."""
-    made = nn.Linear(1, 1, bias=False, device="meta")
-    made.in_features, made.out_features = weight.shape[1], weight.shape[0]
-    made.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        made.bias = nn.Parameter(bias.data, requires_grad=False)
-    return made

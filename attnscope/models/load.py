@@ -71,6 +71,11 @@ class Model:
         return next(self.network.parameters()).device
 
     @property
+    def has_logits(self) -> bool:
+        """Was it loaded with its language-model head?"""
+        return getattr(self.network, "base_model", self.network) is not self.network
+
+    @property
     def mixes_lengths(self) -> bool:
         """May texts of unlike length share a batch? Not where angles depend on the longest."""
         return not depend_on_length(self.network)

@@ -7,18 +7,26 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 
 from attnscope.experiments.amounts import binary, binary_unit, flops, grouped
-from attnscope.experiments.compare import CompareResult, CompareRow
+from attnscope.experiments.compare_result import CompareResult, CompareRow
 from attnscope.experiments.known import KnownShapes
 from attnscope.plain import visible
 from attnscope.render.compare_notes import heading, label, legend, marked, published, sharing
+from attnscope.render.conversion import conversion_lines
+from attnscope.render.measured import measured_lines
+from attnscope.render.similarity import similarity_lines
 from attnscope.render.table import Column, joined, lay_out
 
 _Cell = Callable[[CompareRow], str]
 _NONE = "–"
 
 
-def compare_table(result: CompareResult, width: int) -> Text:
-    """One row for each variant; a second table has the rest, so that both fit 80 columns."""
+def compare_table(result: CompareResult, width: int, *, every: bool = False) -> Text:
+    """One row for each variant; a second table has the rest, so that both fit 80 columns.
+
+    What was measured on a loaded model follows the first; `every` shows all of its heads.
+    """
+    if result.parts:
+        return joined(_measured(result, width, every))
     one = len(result.shapes) == 1
     lines = [*heading(result, width), Text()]
     lines += [*_table(result, _memory_columns(result), width), Text()]
@@ -29,6 +37,19 @@ def compare_table(result: CompareResult, width: int) -> Text:
     if one:
         lines += [Text(), *published(width)]
     return joined(lines)
+
+
+def _measured(result: CompareResult, width: int, every: bool) -> list[Text]:
+    lines = heading(result, width)
+    if any(row.kv_bytes for row in result.rows):
+        lines += [Text(), *_table(result, _memory_columns(result), width)]
+    if result.measured is not None:
+        lines += [Text(), *measured_lines(result.measured, width)]
+    if result.conversion is not None:
+        lines += [Text(), *conversion_lines(result.conversion, width, every=every)]
+    if result.similarity is not None:
+        lines += [Text(), *similarity_lines(result.similarity, width)]
+    return lines
 
 
 def shapes_table(result: KnownShapes, width: int) -> Text:

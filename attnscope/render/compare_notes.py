@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from attnscope.experiments.amounts import binary, grouped
-from attnscope.experiments.compare import CompareResult, CompareRow
+from attnscope.experiments.compare_result import CompareResult, CompareRow
 from attnscope.experiments.published import CAUTION, PUBLISHED
 from attnscope.models.shapes import AttentionShape
 from attnscope.plain import visible

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from attnscope.errors import UsageError
 from attnscope.experiments.amounts import binary, binary_unit, grouped
-from attnscope.experiments.compare import CompareResult, CompareRow
+from attnscope.experiments.compare_result import CompareResult, CompareRow
 from attnscope.experiments.memory import allocated_bytes, kv_bytes
 from attnscope.models.shapes import AttentionShape
 from attnscope.plain import visible

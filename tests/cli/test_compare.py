@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.app import run
-from attnscope.cli.compare import CacheType, Sliding
+from attnscope.cli.compare_options import CacheType, Sliding
 from attnscope.experiments.compare import DTYPES, WINDOWS
 
 CLASSIC = ["compare", "mha-vs-gqa"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def fake_circuits(monkeypatch: pytest.MonkeyPatch, circuits: Any) -> None:
-    module = ModuleType("attnscope.experiments.circuits")
-    module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
-    module.circuits = circuits  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(story, "circuits", circuits)
 
 
 def test_every_part_is_told(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
