@@ -99,9 +99,10 @@ def test_python_compares_the_same(pair: tuple[str, str], capsys: Captured) -> No
     comparison = before.against(after)
     assert json.loads(json.dumps(comparison.to_json())) == found
     assert [str(head) for head in comparison.changed] == ["1.4"]
-    assert [change.role for change in comparison.telling(comparison.changed[0])] == [
-        "first_token",
-        "broad",
+    telling = comparison.telling(comparison.changed[0])
+    assert [(label, came, change.role) for label, came, change in telling] == [
+        ("resting", False, "first_token"),
+        ("broad", True, "broad"),
     ]
 
 

@@ -69,12 +69,15 @@ def test_our_own_file_changes_nothing(checkpoint: Checkpoint, capsys: Captured) 
 def test_rules_of_the_user_decide_and_are_recorded(
     checkpoint: Checkpoint, labels: Callable[[str], str], capsys: Captured
 ) -> None:
-    path = labels(RULE.format(label="current-token", role="current_token", minimum=-1))
+    """A minimum of 0: whatever is no worse than an even head."""
+    path = labels(RULE.format(label="current-token", role="current_token", minimum=0))
     found = document(capsys, TEXT, "-m", str(checkpoint("gpt2")), "--no-battery", "--labels", path)
-    assert given_labels(found) == [["current-token"]] * 12
-    assert found["settings"]["thresholds"] == [
-        {"label": "current-token", "role": "current_token", "minimum": -1, "evidence": ["text"]}
-    ]
+    lifts = [entry["scores"]["current_token"]["lift"] for entry in found["heads"]]
+    assert min(lifts) < 0 < max(lifts)
+    assert given_labels(found) == [["current-token"] if lift >= 0 else [] for lift in lifts]
+    [rule] = found["settings"]["thresholds"]
+    assert (rule["label"], rule["role"]) == ("current-token", "current_token")
+    assert (rule["minimum"], rule["evidence"]) == (0, ["text"])
 
 
 @pytest.mark.parametrize(
@@ -149,17 +152,26 @@ def test_roles_stand_in_every_form(checkpoint: Checkpoint, capsys: Captured) -> 
 
 
 def test_a_rule_for_an_own_role_gives_its_label(
-    checkpoint: Checkpoint, labels: Callable[[str], str], capsys: Captured
+    checkpoint: Checkpoint, labels: Callable[[str], str], tmp_path: Path, capsys: Captured
 ) -> None:
-    path = labels(RULE.format(label="back", role="back", minimum=-1) + RULE.format(
-        label="local", role="local", minimum=-1) + "  unless: [back]\n")  # fmt: skip
-    arguments = [TEXT, "-m", str(checkpoint("gpt2")), "--labels", path]
-    found = document(capsys, *arguments, "--no-battery", "--role", "back=offset:-1")
-    assert given_labels(found) == [["back"]] * 12
-    for form in ("table", "markdown", "csv"):
-        assert run(["heads", *arguments, "--no-battery", "--role", "back=offset:-1", "-F", form,
-                    "-q"]) == 0  # fmt: skip
-        assert "back" in capsys.readouterr().out
+    path = labels(
+        RULE.format(label="back", role="back", minimum=0)
+        + RULE.format(label="local", role="local", minimum=0)
+        + "  unless: [back]\n"
+    )
+    arguments = [TEXT, "-m", str(checkpoint("gpt2")), "--labels", path, "--no-battery"]
+    found = document(capsys, *arguments, "--role", "back=offset:-1")
+    lifts = [entry["scores"]["previous_token"]["lift"] for entry in found["heads"]]
+    for entry, lift in zip(found["heads"], lifts, strict=True):
+        assert ("back" in entry["labels"]) == (lift >= 0)
+        assert not {"back", "local"} <= set(entry["labels"])
+    assert min(lifts) < 0 < max(lifts)
+    head = "{layer}.{head}".format(**found["heads"][lifts.index(max(lifts))])
+    for more in (["-F", "table"], ["-F", "table", "--all"], ["-F", "csv"], ["-F", "markdown"],
+                 ["--explain", head], ["--heatmap", str(tmp_path / "map.svg")]):  # fmt: skip
+        assert run(["heads", *arguments, "--role", "back=offset:-1", "-q", *more]) == 0, more
+        out = capsys.readouterr().out
+        assert "back" in out.replace("back=offset", "").replace("Your roles", "")
     assert "unknown label 'back'" in refused(capsys, *arguments)
 
 
@@ -210,8 +222,16 @@ def test_one_head_is_explained(explained: Callable[..., str], capsys: Captured) 
     words = " ".join(explained("1.2").split())
     assert "1.2" in words
     assert "parked on the first and special tokens" in words
+    assert "Half of what is not parked lies within" in words
+    assert "broad holds. On English passages: score " in words
+
+
+def test_what_was_nearly_earned_is_told(explained: Callable[..., str]) -> None:
+    """Some head lacks little of some label: which, by what, and how much was asked."""
+    every = ",".join(f"{layer}.{head}" for layer in range(3) for head in range(4))
+    words = " ".join(explained(every).split())
     assert "Nearest label missed" in words
-    assert "asked:" in words
+    assert "(asked: " in words
 
 
 def test_several_heads_and_both_ways_to_write_them(explained: Callable[..., str]) -> None:
@@ -247,11 +267,11 @@ def test_heads_that_cannot_be_explained(
 def test_a_label_is_explained_by_its_numbers(
     checkpoint: Checkpoint, labels: Callable[[str], str], capsys: Captured
 ) -> None:
-    path = labels(RULE.format(label="current-token", role="current_token", minimum=-1))
+    path = labels(RULE.format(label="broad", role="broad", minimum=0))
     found = document(capsys, TEXT, "-m", str(checkpoint("gpt2")), "--no-battery", "--labels", path,
                      "--explain", "0.0")  # fmt: skip
     [first, *_] = found["explanations"]["0.0"]
-    assert first.startswith("current-token holds")
-    raw = found["heads"][0]["scores"]["current_token"]["raw"]
+    assert first.startswith("broad holds")
+    raw = found["heads"][0]["scores"]["broad"]["raw"]
     assert f"{raw:.2f}".lstrip("0") in first
     assert "1 text" in first
