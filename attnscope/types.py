@@ -73,6 +73,11 @@ class ModelShape:
     sink: bool = False  # has any layer a learned sink?
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return self.n_layers, self.n_heads
+
+    @property
     def kind(self) -> str:
         """MHA, GQA or MQA, by how many query heads share one key/value head."""
         if self.n_kv_heads == self.n_heads:

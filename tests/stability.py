@@ -24,7 +24,7 @@ Labels = list[list[HeadLabels]]
 def labels(model: Model, text: Evidence, random: Reading) -> Labels:
     """The labels that this evidence gives."""
     evidence = {"text": text, "random": random.evidence}
-    return labels_of(judge(read_rules(), evidence, model.shape.causal))
+    return labels_of(judge(read_rules(), evidence, model.shape.causal), model.shape.grid)
 
 
 def half(reading: Reading, which: int, seed: int) -> Evidence:

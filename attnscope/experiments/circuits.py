@@ -101,7 +101,9 @@ def _labels(
         why = " ".join(battery.notes).partition(": ")[2]
         return None, (f"Heads go without labels: {why}",)
     evidence = {"text": battery.text.evidence, "random": battery.random.evidence}
-    return labels_of(judge(read_rules(), evidence, model.shape.causal)), battery.notes
+    return labels_of(
+        judge(read_rules(), evidence, model.shape.causal), model.shape.grid
+    ), battery.notes
 
 
 def _folded(model: Model, stream: Stream) -> dict[str, Any]:

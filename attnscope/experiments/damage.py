@@ -258,7 +258,10 @@ def _outcome(model: Model, tally: _Tally, stimulus: RepeatedTokens | None, seed:
         repeated=repeated[:n],
         divergence=(divergence / max(tally.rows, 1)).numpy(),
         apart=(apart / tally.tokens).numpy(),
-        labels=labels_of(judge(read_rules(), dict(_evidence(tally, n, seed)), model.shape.causal)),
+        labels=labels_of(
+            judge(read_rules(), dict(_evidence(tally, n, seed)), model.shape.causal),
+            model.shape.grid,
+        ),
     )
 
 

@@ -72,7 +72,7 @@ def heads(
         n_tokens=here.n_tokens,
         roles=tuple(roles),
         verdicts=verdicts,
-        labels=labels_of(verdicts),
+        labels=labels_of(verdicts, model.shape.grid),
         scores=here.scores,
         general=general,
         random=tested.random,

@@ -18,7 +18,6 @@ from attnscope.attention.linear import weight_of
 from attnscope.experiments.composition import HeadWeights
 from attnscope.models.load import Model
 from attnscope.models.stream import Stream, positions_in
-from attnscope.types import TokenBatch
 
 CHUNK = 8192  # rows of the embeddings at a time
 
@@ -108,7 +107,7 @@ def vocabulary_map(model: Model) -> Tensor | None:
     embedding, unembedding = network.get_input_embeddings().weight, head.weight
     if embedding.shape != unembedding.shape or embedding.shape[1] != model.shape.d_model:
         return None
-    if not _takes_last_hidden_state(model, head):
+    if not _takes_last_hidden_state(model):
         return None
     total = torch.zeros(2 * (model.shape.d_model,))
     for start in range(0, len(embedding), CHUNK):
@@ -146,14 +145,6 @@ def _unfolded(model: Model, layer: int, place: torch.device, name: str) -> Tenso
     return weight.reshape(-1, model.shape.d_head, model.shape.d_model)
 
 
-def _takes_last_hidden_state(model: Model, head: torch.nn.Module) -> bool:
+def _takes_last_hidden_state(model: Model) -> bool:
     """Is what enters the head what left the last layer and norm? Not behind a layer of its own."""
-    entered: list[Tensor] = []
-    ids = torch.zeros(1, 1, dtype=torch.int64)
-    off = torch.zeros_like(ids, dtype=torch.bool)
-    hook = head.register_forward_pre_hook(lambda _, args: entered.append(args[0]))
-    try:
-        hidden = model.run(TokenBatch(ids, ~off, off, off))
-    finally:
-        hook.remove()
-    return len(entered) == 1 and torch.equal(entered[0], hidden)
+    return model.unembedding is not None and model.unembedding.scale() is not None

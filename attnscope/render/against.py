@@ -9,9 +9,8 @@ from rich.text import Text
 from attnscope.experiments.against import Change, Comparison
 from attnscope.plain import number, visible
 from attnscope.render.model import model_lines
-from attnscope.render.palette import LABELS, color
+from attnscope.render.palette import color, in_order
 from attnscope.render.table import Column, joined, lay_out, wrapped
-from attnscope.scoring.rules import UNCLASSIFIED
 from attnscope.types import Head
 
 COLUMNS = (
@@ -47,9 +46,10 @@ def changes_table(found: Comparison, width: int) -> Text:
 
 def _summary(found: Comparison) -> list[Text]:
     lines = []
-    for label in LABELS:
-        if label == UNCLASSIFIED:
-            continue
+    both = (found.before, found.after)
+    for label in in_order(
+        name for one in both for row in one.labels for h in row for name in h.labels
+    ):
         before, after = (
             {head for head in one.heads if label in one.labels_of(head).labels}
             for one in (found.before, found.after)

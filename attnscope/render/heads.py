@@ -13,7 +13,7 @@ from rich.text import Text
 from attnscope.experiments.heads_result import HeadsResult
 from attnscope.plain import number, visible
 from attnscope.render.model import model_lines
-from attnscope.render.palette import LABELS, color
+from attnscope.render.palette import color, in_order
 from attnscope.render.table import Column, joined, lay_out, wrapped
 from attnscope.scoring.estimate import Scores
 from attnscope.scoring.labels import HeadLabels
@@ -66,7 +66,8 @@ class Row:
 def rows_of(result: HeadsResult) -> list[Row]:
     """Every head, grouped by its first label, strongest first."""
     rows = [_row(result, head) for head in result.heads]
-    rows.sort(key=lambda row: (LABELS.index(row.label), -np.nan_to_num(row.score), row.head))
+    place = {label: n for n, label in enumerate(in_order(row.label for row in rows))}
+    rows.sort(key=lambda row: (place[row.label], -np.nan_to_num(row.score), row.head))
     return rows
 
 
@@ -156,14 +157,12 @@ def _about(result: HeadsResult) -> str:
 
 def _summary(result: HeadsResult, rows: Sequence[Row], width: int) -> list[Text]:
     lines = []
-    for label in LABELS:
+    for label in in_order(name for row in rows for name in row.labels or (UNCLASSIFIED,)):
         if label == UNCLASSIFIED:
             having = [row for row in rows if not row.labels]
         else:
             having = [row for row in rows if label in row.labels]
             having.sort(key=lambda row: row.label != label)  # those it is the first label of
-        if not having:
-            continue
         named = [str(row.head) for row in having[:PER_LABEL]]
         if len(having) > PER_LABEL:
             named.append(f"… {len(having) - PER_LABEL} more")
@@ -248,7 +247,7 @@ def _values_at_rest(result: HeadsResult) -> str:
 def _telling(rows: Sequence[Row]) -> tuple[list[Row], int]:
     """The heads that carry a label, at most a few of each."""
     shown: list[Row] = []
-    for label in LABELS:
+    for label in in_order(row.label for row in rows):
         if label != UNCLASSIFIED:
             most = _FEWER.get(label, PER_LABEL)
             shown += [row for row in rows if row.label == label][:most]

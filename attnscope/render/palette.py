@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -32,6 +34,7 @@ _HUES = {
 }
 
 LABELS: tuple[str, ...] = tuple(_HUES)
+_OWN = "#808000"
 
 _PALEST = 0.3  # how much of its hue a label keeps at score 0
 _STEPS = 256
@@ -53,8 +56,16 @@ _BLUES_256 = (
 
 
 def color(label: str) -> str:
-    """The hue of a label, as `#RRGGBB`. An unknown label is our own mistake, and raises."""
-    return _HUES[label]
+    """The hue of a label, as `#RRGGBB`; labels that a user named share one."""
+    return _HUES.get(label, _OWN)
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """These labels, once each, as the table of labels has them; a user's before unclassified."""
+    known = dict.fromkeys(LABELS[:-1])
+    found = dict.fromkeys(labels)
+    own = sorted(label for label in found if label not in LABELS)
+    return [label for label in (*known, *own, UNCLASSIFIED) if label in found]
 
 
 def faded(label: str, score: float) -> str:

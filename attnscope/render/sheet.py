@@ -21,7 +21,7 @@ from attnscope.errors import UsageError
 from attnscope.files import write_atomic
 from attnscope.plain import visible
 from attnscope.render import palette
-from attnscope.render.palette import LABELS, UNCLASSIFIED
+from attnscope.render.palette import UNCLASSIFIED
 
 # What a file's ending asks for, and the dates to leave out: the same input gives the same file.
 _FORMATS: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ class Sheet:
 
     def label_legend(self, left: float, top: float, counts: Counter[str], *, coded: bool) -> None:
         """The labels that occur with their counts, and what the saturation says."""
-        occurring = [label for label in LABELS if label in counts]
+        occurring = palette.in_order(counts)
         for line, label in enumerate(occurring):
             y = top - 0.18 * line - 0.14
             self.swatch(left, y, palette.faded(label, 1), label_code(label) if coded else "")

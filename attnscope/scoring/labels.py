@@ -114,9 +114,8 @@ def _checks(rule: Rule, kind: str, evidence: Evidence) -> list[Check]:
     return checks
 
 
-def labels_of(verdicts: Sequence[Verdict]) -> list[list[HeadLabels]]:
-    """The labels of every head, [layer][head]."""
-    shape = verdicts[0].lift.shape if verdicts else (0, 0)
+def labels_of(verdicts: Sequence[Verdict], shape: tuple[int, int]) -> list[list[HeadLabels]]:
+    """The labels of every head, [layer][head], of so many layers and heads."""
     held = [(verdict, verdict.holds) for verdict in verdicts]
     return [
         [

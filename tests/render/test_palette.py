@@ -16,6 +16,7 @@ from attnscope.render.palette import (
     UNCLASSIFIED,
     color,
     faded,
+    in_order,
     ink,
     pooled,
     scale_top,
@@ -105,9 +106,11 @@ def test_the_labels_are_those_of_the_interface_and_two_letters_name_each() -> No
     assert len({label[:2] for label in LABELS}) == len(LABELS)
 
 
-def test_an_unknown_label_is_a_mistake() -> None:
-    with pytest.raises(KeyError):
-        color("inductoin")
+def test_labels_of_the_user_have_a_colour_and_a_place_of_their_own() -> None:
+    assert color("every-and") == color("mine")
+    assert color("mine") not in {color(label) for label in LABELS}
+    found = in_order(["unclassified", "mine", "broad", "every-and", "broad", "induction"])
+    assert found == ["induction", "broad", "every-and", "mine", "unclassified"]
 
 
 def test_a_low_score_is_paler_and_unclassified_palest() -> None:

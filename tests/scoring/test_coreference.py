@@ -258,7 +258,7 @@ def test_noise_gets_no_label_and_choosing_a_view_gains_nothing(
         choices = forced_choice(battery.items, len(battery.texts), won)
         scores = estimate(choices.sums)
         evidence = Evidence(scores, None, {ROLE: choices.baselines})
-        layers = labels_of(judge(rules, {"text": evidence}, causal=True))
+        layers = labels_of(judge(rules, {"text": evidence}, causal=True), (3, 4))
         assert not any(found.labels for layer in layers for found in layer)
         means.append(scores[ROLE].raw.mean())
     error = 0.5 / (20 * 12 * len(battery.items)) ** 0.5

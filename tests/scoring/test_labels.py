@@ -54,7 +54,7 @@ def found_labels(
     rules: list[Rule], text: Evidence, random: Evidence | None = None, causal: bool = True
 ) -> list[HeadLabels]:
     evidence = {"text": text} if random is None else {"text": text, "random": random}
-    [layer] = labels_of(judge(rules, evidence, causal))
+    [layer] = labels_of(judge(rules, evidence, causal), next(iter(text.scores.values())).lift.shape)
     return layer
 
 
