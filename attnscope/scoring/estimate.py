@@ -72,13 +72,12 @@ def estimate(
         one = _Question.of(sums, name)
         found[name] = _measure(one)
         if draws is not None and one.n_asked > 1:
-            lifts = one.lifts(draws)  # (draws, L, H)
-            found[name] |= _percentiles(lifts)
-            spread[name], above = _studentised(lifts, found[name]["lift"])
+            found[name] |= _percentiles(one.lifts(draws))
+            spread[name], above = one.studentised(draws, found[name]["lift"])
             greatest = np.maximum(greatest, above)
     if spread:
         known = greatest[np.isfinite(greatest)]  # none where no row has room above chance
-        multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else np.nan
+        multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else 0.0
         for name in spread:
             found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
     return {name: _scores(found[name], sums.of(name)) for name in names}
@@ -162,6 +161,32 @@ class _Question:
         """The lift in each draw, (draws, L, H)."""
         return _lift(*self.means(weights))
 
+    def studentised(self, weights: Floats, lift: Floats) -> tuple[Floats, Floats]:
+        """The standard error of each lift (L, H), and each draw's greatest deviation, (draws,).
+
+        Every draw is measured by its own standard error (the bootstrap-t, Efron 1981), that of a
+        ratio of sums: the error itself is uncertain, and goes up with the lift where texts are
+        skewed. A draw of hardly more than one text would have none; it gets a tenth of the whole's.
+        """
+        room = self.rows - self.chance  # (N, L)
+        left = self.raw - self.chance[..., None] - lift * room[..., None]  # (N, L, H)
+        spread = np.full_like(lift, np.nan)
+        greatest = np.full(len(weights), -np.inf)
+        for layer in range(lift.shape[0]):  # one by one: a draw of every head is large
+            apart, free = left[:, layer], room[:, layer]  # (N, H), (N,)
+            total = weights @ free  # (draws,)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                error = np.sqrt((apart**2).sum(0)) / free.sum()  # (H,)
+                moved = (weights @ apart) / total[:, None]  # (draws, H)
+                squares = weights @ apart**2 - 2 * moved * (weights @ (apart * free[:, None]))
+                squares += moved**2 * (weights @ free**2)[:, None]
+                own = np.sqrt(squares.clip(min=0)) / total[:, None]  # (draws, H)
+                above = moved / np.maximum(own, error / 10)
+            spread[layer] = error
+            above = np.where(np.isfinite(above) & (error > _STILL), above, -np.inf)
+            greatest = np.maximum(greatest, above.max(1, initial=-np.inf))
+        return spread, greatest
+
 
 def _lift(raw: Floats, chance: Floats) -> Floats:
     room = 1 - chance
@@ -199,27 +224,6 @@ def resamples(n_texts: int, seed: int) -> Floats:
     generator = np.random.default_rng(seed)
     share = np.full(n_texts, 1 / n_texts)
     return generator.multinomial(n_texts, share, size=RESAMPLES).astype(float)
-
-
-def _studentised(lifts: Floats, lift: Floats) -> tuple[Floats, Floats]:
-    """The standard error of each lift (L, H), and each draw's greatest deviation, (draws,)."""
-    known = np.isfinite(lifts)
-    whole = bool(known.all())
-    if not whole and not known.any():
-        return np.full_like(lift, np.nan), np.full(len(lifts), -np.inf)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        spread = lifts.std(0) if whole else _nanstd(lifts, known)
-        above = (lifts - lift) / np.where(spread > _STILL, spread, np.inf)
-    greatest = above if whole else np.where(known, above, -np.inf)
-    return spread, greatest.max(axis=tuple(range(1, greatest.ndim)))
-
-
-def _nanstd(lifts: Floats, known: NDArray[np.bool_]) -> Floats:
-    count = known.sum(0)
-    filled = np.where(known, lifts, 0.0)
-    middle = filled.sum(0) / count
-    spread: Floats = np.sqrt((np.where(known, lifts - middle, 0.0) ** 2).sum(0) / count)
-    return spread
 
 
 def _percentiles(lifts: Floats) -> dict[str, Floats]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from attnscope.attention.cores import Block
 from attnscope.attention.lens import Lens
 from attnscope.attention.probes import Columns, Distance, Entropy, Probe
+from attnscope.errors import UsageError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens, batch_of
 from attnscope.scoring.roles import ROLES, Role, resting_places
@@ -134,7 +135,8 @@ def scan_many(
         found = sums if found is None else found + sums
         while len(found) > MAX_UNITS and sums_bytes(found) > SUMS_BYTES:
             found = found.folded()
-    assert found is not None
+    if found is None:
+        raise UsageError("There is no text to read: give at least one.")
     return found
 
 

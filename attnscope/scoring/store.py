@@ -6,7 +6,6 @@ A file that is damaged, unreadable or of other sizes is as good as none: the wor
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from attnscope.files import write_atomic
 from attnscope.models.load import Model
 
 Arrays = dict[str, NDArray[Any]]
-VERSION = 2  # of the battery: its texts, its questions, and how they are summed
+VERSION = 3  # of the battery: its texts, its questions, and how they are summed
 
 
 def fingerprint(model: Model) -> str:
@@ -88,11 +87,12 @@ def kept(
 
 
 def _read(key: str) -> Arrays | None:
+    path = cache_directory() / "battery" / f"{key}.npz"
     try:
-        with np.load(cache_directory() / "battery" / f"{key}.npz", allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return arrays if str(arrays.pop("checksum")) == _checksum(arrays) else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except Exception:  # a damaged file fails in as many ways as there are
         return None
 
 
