@@ -11,9 +11,7 @@ from attnscope.experiments import ablation as ablation_experiment
 from attnscope.experiments import capture as capture_experiment
 from attnscope.experiments import circuits as circuits_experiment
 from attnscope.experiments import coref as coref_experiment
-from attnscope.experiments import (
-    coref_data,
-)
+from attnscope.experiments import coref_data
 from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments import induction as induction_experiment
 from attnscope.experiments.ablation_result import AblationResult
