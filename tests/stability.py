@@ -12,11 +12,9 @@ from itertools import chain
 
 import attnscope
 from attnscope.api import Model
-from attnscope.scoring.battery import ERROR, Reading, run_battery
-from attnscope.scoring.estimate import estimate
+from attnscope.scoring.battery import ERROR, Reading, estimate_roles, run_battery
 from attnscope.scoring.labels import Evidence, HeadLabels, judge, labels_of
 from attnscope.scoring.rules import read_rules
-from attnscope.scoring.scan import MEASURES
 
 Labels = list[list[HeadLabels]]
 
@@ -30,8 +28,7 @@ def labels(model: Model, text: Evidence, random: Reading) -> Labels:
 def half(reading: Reading, which: int, seed: int) -> Evidence:
     """The evidence of every other pair of passages."""
     sums = reading.sums.take([n for n in range(len(reading.sums)) if n // 2 % 2 == which])
-    roles = [name for name in sums.names if name not in MEASURES]
-    scores = estimate(sums, roles, seed=seed, error=ERROR)
+    scores = estimate_roles(sums, "text", seed, ERROR)
     return Evidence(scores, baselines=reading.evidence.baselines)
 
 

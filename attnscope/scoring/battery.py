@@ -23,6 +23,7 @@ from attnscope.scoring.measures import Reach, ValueNorms
 from attnscope.scoring.packing import pack_scores, pack_sums, unpack_scores, unpack_sums
 from attnscope.scoring.passages import Item, read_battery, unknown_share
 from attnscope.scoring.roles import Role
+from attnscope.scoring.rules import read_rules
 from attnscope.scoring.scan import MEASURES, Watcher, ask, questions, scan_many
 from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
 from attnscope.scoring.store import Arrays, fingerprint, kept, key_of
@@ -194,8 +195,8 @@ def _read_random(
         repeated, control = sums.take(range(n)), sums.take(range(n, len(sums)))
         return {
             **pack_sums(repeated),
-            **pack_scores("scores", _estimate(repeated, seed, ERROR)),
-            **pack_scores("control", _estimate(control, seed, ERROR)),
+            **pack_scores("scores", estimate_roles(repeated, "random", seed, ERROR)),
+            **pack_scores("control", estimate_roles(control, "random", seed, ERROR)),
         }
 
     what = {"random": stimulus.batch.ids.tolist(), "sequences": stimulus.sequences}
@@ -248,15 +249,17 @@ def _measure(
     return {
         **arrays,
         **pack_sums(sums),
-        **pack_scores("scores", _estimate(sums, seed, error)),
+        **pack_scores("scores", estimate_roles(sums, "text", seed, error)),
         "reach": reach.half(),
         **{f"value_norm {place}": ratio for place, ratio in norms.ratios().items()},
     }
 
 
-def _estimate(sums: HeadSums, seed: int, error: float) -> dict[str, Scores]:
+def estimate_roles(sums: HeadSums, kind: str, seed: int, error: float) -> dict[str, Scores]:
+    """Score every role; those that a label of ours rests on, on this kind of text, are a family."""
     roles = [name for name in sums.names if name not in MEASURES]
-    return estimate(sums, roles, seed=seed, error=error)
+    tested = {rule.role for rule in read_rules() if kind in rule.evidence}
+    return estimate(sums, roles, seed=seed, error=error, tested=tested)
 
 
 def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -54,8 +54,12 @@ def estimate(
     *,
     seed: int = 0,
     error: float = FAMILY_ERROR,
+    tested: Collection[str] | None = None,
 ) -> dict[str, Scores]:
     """Score questions (all of them by default), which are one family with the heads.
+
+    Where `tested` names those that labels rest on, they are one family and the others another: what
+    decides nothing here need not widen the bounds of what does.
 
     The intervals resample texts, the same way for every head and question. `bound` is the lift less
     c standard errors, where c is what the greatest studentised deviation over heads and questions
@@ -66,21 +70,29 @@ def estimate(
     names = sums.names if names is None else names
     draws = resamples(len(sums), seed) if len(sums) > 1 else None
     found: dict[str, dict[str, Floats]] = {}
-    greatest = np.full(RESAMPLES, -np.inf)
+    deviations: dict[str, Floats] = {}
     spread: dict[str, Floats] = {}
     for name in names:
         one = _Question.of(sums, name)
         found[name] = _measure(one)
         if draws is not None and one.n_asked > 1:
             found[name] |= _percentiles(one.lifts(draws))
-            spread[name], above = one.studentised(draws, found[name]["lift"])
-            greatest = np.maximum(greatest, above)
-    if spread:
-        known = greatest[np.isfinite(greatest)]  # none where no row has room above chance
-        multiple = float(np.quantile(known, 1 - error, method="higher")) if len(known) else 0.0
-        for name in spread:
-            found[name]["bound"] = found[name]["lift"] - max(multiple, 0.0) * spread[name]
+            spread[name], deviations[name] = one.studentised(draws, found[name]["lift"])
+    ours = [name for name in spread if tested is None or name in tested]
+    for family in (ours, [name for name in spread if name not in ours]):
+        multiple = _multiple([deviations[name] for name in family], error)
+        for name in family:
+            found[name]["bound"] = found[name]["lift"] - multiple * spread[name]
     return {name: _scores(found[name], sums.of(name)) for name in names}
+
+
+def _multiple(deviations: Sequence[Floats], error: float) -> float:
+    """How many standard errors the greatest of these stays below, in all but `error` of draws."""
+    if not deviations:
+        return 0.0
+    greatest = np.max(deviations, axis=0)
+    known = greatest[np.isfinite(greatest)]  # none where no head moves at all
+    return max(float(np.quantile(known, 1 - error, method="higher")), 0.0) if len(known) else 0.0
 
 
 def score(sums: HeadSums, name: str, seed: int = 0) -> Scores:
