@@ -12,6 +12,8 @@ from attnscope.scoring.sums import Floats, HeadSums
 
 RESAMPLES = 2000
 FAMILY_ERROR = 0.05  # chance that any bound of a family is wrong, Westfall and Young 1993
+LEAST = 0.2  # no label of ours asks for less lift; heads that are FAR errors below it are no part
+FAR = 4.0  # of the family: no bound of theirs could be mistaken for one (Hansen 2005)
 _STILL = 1e-9  # a lift that moves less over the resamples is the same in every text
 
 
@@ -195,7 +197,8 @@ class _Question:
                 own = np.sqrt(squares.clip(min=0)) / total[:, None]  # (draws, H)
                 above = moved / np.maximum(own, error / 10)
             spread[layer] = error
-            above = np.where(np.isfinite(above) & (error > _STILL), above, -np.inf)
+            matters = (error > _STILL) & (lift[layer] + FAR * error >= LEAST)  # (H,)
+            above = np.where(np.isfinite(above) & matters, above, -np.inf)
             greatest = np.maximum(greatest, above.max(1, initial=-np.inf))
         return spread, greatest
 

@@ -22,7 +22,7 @@ from attnscope.files import write_atomic
 from attnscope.models.load import Model
 
 Arrays = dict[str, NDArray[Any]]
-VERSION = 4  # of the battery: its texts, its questions, and how they are summed
+VERSION = 5  # of the battery: its texts, its questions, and how they are summed
 
 
 def fingerprint(model: Model) -> str:
