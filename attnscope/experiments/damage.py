@@ -20,7 +20,7 @@ from attnscope.experiments.room import check_room
 from attnscope.models.load import Model
 from attnscope.models.states import hidden_states, next_token_losses, seated
 from attnscope.models.text import Tokens, batch_of
-from attnscope.scoring.battery import ERROR
+from attnscope.scoring.battery import ERROR, roles_tested
 from attnscope.scoring.estimate import estimate
 from attnscope.scoring.labels import Evidence, HeadLabels, judge, labels_of
 from attnscope.scoring.roles import resting_places
@@ -268,7 +268,10 @@ def _outcome(model: Model, tally: _Tally, stimulus: RepeatedTokens | None, seed:
 def _evidence(tally: _Tally, n_sequences: int, seed: int) -> Iterator[tuple[str, Evidence]]:
     text = concatenate(tally.text)
     names = [name for name in text.names if name not in MEASURES]
-    yield "text", Evidence(estimate(text, names, seed=seed, error=ERROR))
+    yield (
+        "text",
+        Evidence(estimate(text, names, seed=seed, error=ERROR, tested=roles_tested("text"))),
+    )
     if n_sequences:
         sums = concatenate(tally.random)
         repeated = sums.take(range(n_sequences))
@@ -276,7 +279,7 @@ def _evidence(tally: _Tally, n_sequences: int, seed: int) -> Iterator[tuple[str,
         yield (
             "random",
             Evidence(
-                estimate(repeated, names, seed=seed, error=ERROR),
-                estimate(control, names, seed=seed, error=ERROR),
+                estimate(repeated, names, seed=seed, error=ERROR, tested=roles_tested("random")),
+                estimate(control, names, seed=seed, error=ERROR, tested=roles_tested("random")),
             ),
         )

@@ -20,7 +20,7 @@ from attnscope.experiments.room import check_room
 from attnscope.models.direct import DirectPath, find_direct_path
 from attnscope.models.load import Model
 from attnscope.plain import visible
-from attnscope.scoring.battery import ERROR
+from attnscope.scoring.battery import ERROR, roles_tested
 from attnscope.scoring.copying import Copying
 from attnscope.scoring.estimate import Scores, estimate
 from attnscope.scoring.labels import Evidence, judge
@@ -197,8 +197,8 @@ def _estimate(sums: HeadSums, seed: int) -> dict[str, Scores]:
     profile = [shift_name(k) for k in SHIFTS] + [back_name(n) for n in STEPS_BACK]
     beside = (*MEASURES, _DIAGONAL, _MASS, *profile)
     roles = [name for name in sums.names if name not in beside]
-    both = (estimate(sums, names, seed=seed, error=ERROR) for names in (roles, profile))
-    return {name: scores for family in both for name, scores in family.items()}
+    found = estimate(sums, roles, seed=seed, error=ERROR, tested=roles_tested("random"))
+    return found | estimate(sums, profile, seed=seed, error=ERROR)
 
 
 def _losses(stimulus: RepeatedTokens, losses: Floats, seed: int) -> Loss:

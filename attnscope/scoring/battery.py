@@ -258,8 +258,12 @@ def _measure(
 def estimate_roles(sums: HeadSums, kind: str, seed: int, error: float) -> dict[str, Scores]:
     """Score every role; those that a label of ours rests on, on this kind of text, are a family."""
     roles = [name for name in sums.names if name not in MEASURES]
-    tested = {rule.role for rule in read_rules() if kind in rule.evidence}
-    return estimate(sums, roles, seed=seed, error=error, tested=tested)
+    return estimate(sums, roles, seed=seed, error=error, tested=roles_tested(kind))
+
+
+def roles_tested(kind: str) -> set[str]:
+    """The roles that labels of ours rest on, on this kind of text."""
+    return {rule.role for rule in read_rules() if kind in rule.evidence}
 
 
 def _reading(arrays: Arrays, about: dict[str, Any], before: bool) -> Reading:
