@@ -16,13 +16,13 @@ import xxhash
 from attnscope.errors import CheckpointError
 from attnscope.models.load import Model
 from attnscope.models.text import Tokens
-from attnscope.scoring.coreference import ROLE, CoreferenceProbe, Places
+from attnscope.scoring.coreference import NEAREST_WRONG, ROLE, CoreferenceProbe, Places
 from attnscope.scoring.estimate import FAMILY_ERROR, Scores, estimate
 from attnscope.scoring.labels import Evidence
 from attnscope.scoring.measures import Reach, ValueNorms
 from attnscope.scoring.packing import pack_scores, pack_sums, unpack_scores, unpack_sums
 from attnscope.scoring.passages import Item, read_battery, unknown_share
-from attnscope.scoring.roles import Role
+from attnscope.scoring.roles import ROLES, Role
 from attnscope.scoring.rules import read_rules
 from attnscope.scoring.scan import MEASURES, Watcher, ask, questions, scan_many
 from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
@@ -256,9 +256,13 @@ def _measure(
 
 
 def estimate_roles(sums: HeadSums, kind: str, seed: int, error: float) -> dict[str, Scores]:
-    """Score every role; those that a label of ours rests on, on this kind of text, are a family."""
+    """Score every role; those that a label rests on, on this kind of text, are a family.
+
+    With ours are the user's, since a rule of the user's may rest on them.
+    """
     roles = [name for name in sums.names if name not in MEASURES]
-    return estimate(sums, roles, seed=seed, error=error, tested=roles_tested(kind))
+    own = {name for name in roles if name not in (*ROLES, NEAREST_WRONG)}
+    return estimate(sums, roles, seed=seed, error=error, tested=roles_tested(kind) | own)
 
 
 def roles_tested(kind: str) -> set[str]:
