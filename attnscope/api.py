@@ -15,7 +15,8 @@ from attnscope.experiments import coref_data
 from attnscope.experiments import heads as heads_experiment
 from attnscope.experiments import induction as induction_experiment
 from attnscope.experiments.ablation_result import AblationResult
-from attnscope.experiments.choose import choose
+from attnscope.experiments.choose import asks_for_names, choose
+from attnscope.experiments.cloze import ITEMS, bundled_cloze
 from attnscope.experiments.compare_model import compare_model
 from attnscope.experiments.composition import KINDS
 from attnscope.experiments.places import PlacesResult, places
@@ -35,6 +36,7 @@ from attnscope.results import (
     InductionResult,
 )
 from attnscope.scoring.corpus import corpus_texts
+from attnscope.scoring.labelled import read_labelled
 from attnscope.scoring.mentions import find_mentions
 from attnscope.scoring.own_roles import parse_role
 from attnscope.scoring.roles import Role
@@ -235,6 +237,9 @@ class Model(loading.Model):
         layer: str | None = None,
         corpus: str | Path | Iterable[str] | None = None,
         text_field: str = "text",
+        data: str | Path | Sequence[str | Path] = (),
+        data_format: str | None = None,
+        items: int = ITEMS,
         method: str = "mean",
         mode: str = "full",
         controls: int = ablation_experiment.CONTROLS,
@@ -243,14 +248,23 @@ class Model(loading.Model):
         sequences: int | None = None,
         seed: int = 0,
     ) -> AblationResult:
-        """Switch heads off and measure the damage on repeated random tokens, a text (or texts) or a
-        corpus; the model needs `load(..., logits=True)`."""
+        """Switch heads off and measure the damage on repeated random tokens, a text (or texts), a
+        corpus or a cloze; the model needs `load(..., logits=True)`.
+
+        `data` is a labelled set for the cloze; the label coreference alone is tried on the
+        battery's own.
+        """
         given: Iterable[Tokens] | None = None
         if corpus is not None:
             given = self._stream(corpus, text_field)
         elif text is not None:
             texts = [text] if isinstance(text, str) else list(text)
             given = [self._read(one, None) for one in texts]
+        asked = None
+        if data:
+            asked = read_labelled(_paths(data), data_format)
+        elif given is None and asks_for_names(heads, label, layer):
+            asked = bundled_cloze(self)
         return ablation_experiment.ablate(
             self,
             choose(self, heads, label, layer, seed=seed),
@@ -261,6 +275,8 @@ class Model(loading.Model):
             length=length,
             repeats=repeats,
             sequences=ablation_experiment.SEQUENCES if sequences is None else sequences,
+            asked=asked,
+            items=items,
             seed=seed,
         )
 

@@ -79,7 +79,7 @@ def write(directory: Path) -> Path:
         block.ln_2.weight.fill_(1)
         body.ln_f.weight.fill_(1)
     network.save_pretrained(directory)
-    _tokenizer().save_pretrained(directory)
+    tokenizer(WORDS).save_pretrained(directory)
     return directory
 
 
@@ -101,11 +101,12 @@ def _head(name: str) -> tuple[Tensor, Tensor]:
     return query, key
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    ids = {word: id_ for id_, word in enumerate(WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+def tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+    """One token a word."""
+    ids = {word: id_ for id_, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
 
 
 def sentences(directory: Path, n: int = 200, seed: int = 0) -> Path:

@@ -25,24 +25,8 @@ if TYPE_CHECKING:
 class DataOptions:
     """A labelled set to score, and how."""
 
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Score a labelled set: GAP, WinoBias, Winogender or JSONL. May be given again, "
-            "as for the two halves of a set of pairs.",
-            metavar="FILE",
-            rich_help_panel=options.TEXT,
-        ),
-    ] = None
-    data_format: Annotated[
-        str | None,
-        typer.Option(
-            help="gap, winobias, winogender or jsonl. Default: by looking at the file.",
-            metavar="NAME",
-            rich_help_panel=options.TEXT,
-            show_default=False,
-        ),
-    ] = None
+    data: options.Data = None
+    data_format: options.DataFormat = None
     query: Annotated[
         str | None,
         typer.Option(

@@ -64,6 +64,24 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT)
 ]
 Layers = Annotated[str | None, typer.Option(help="Layers, as in 0-3,7.", rich_help_panel=SELECTION)]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A labelled set: GAP, WinoBias, Winogender or JSONL. May be given again, as for the "
+        "two halves of a set of pairs.",
+        metavar="FILE",
+        rich_help_panel=TEXT,
+    ),
+]
+DataFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="gap, winobias, winogender or jsonl. Default: by looking at the file.",
+        metavar="NAME",
+        rich_help_panel=TEXT,
+        show_default=False,
+    ),
+]
 Heads = Annotated[
     str | None,
     typer.Option("--heads", "--head", help="Heads, as in 5.5,L6H9.", rich_help_panel=SELECTION),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,11 +14,14 @@ from attnscope.attention.ablation import METHODS, MODES, Ablation
 from attnscope.attention.lens import Lens
 from attnscope.errors import UsageError, did_you_mean
 from attnscope.experiments.ablation_result import AblationResult, Control, Effect
+from attnscope.experiments.cloze import CHOSEN, ITEMS, LESS, RIGHT, WRONG, cloze_samples
 from attnscope.experiments.head_sets import by_layer, control_sets, siblings
+from attnscope.experiments.samples import Sample, Samples, repeated_samples, text_samples
 from attnscope.models.load import Model
-from attnscope.models.text import Tokens, batch_of
+from attnscope.models.text import Tokens
 from attnscope.models.widen import run_widened
 from attnscope.plain import visible
+from attnscope.scoring.labelled import LabelledSet
 from attnscope.scoring.losses import predictions
 from attnscope.scoring.reference import mean_outputs, reference_texts
 from attnscope.scoring.resampling import mean_over_texts
@@ -35,18 +37,6 @@ _REFERENCES, _REFERENCE_LENGTH = 8, 128
 Sets = Sequence[Mapping[int, tuple[int, ...]]]  # which heads each run goes without, by layer
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One text (1, T), the spans to measure it on (each (1, T - 1) bool), and one to compare with.
-
-    `other` makes another text as long.
-    """
-
-    batch: TokenBatch
-    spans: Mapping[str, Tensor]
-    other: Callable[[], TokenBatch]
-
-
 def ablate(
     model: Model,
     heads: Sequence[Head],
@@ -58,35 +48,37 @@ def ablate(
     length: int = 50,
     repeats: int = 2,
     sequences: int = SEQUENCES,
+    asked: LabelledSet | None = None,
+    items: int = ITEMS,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> AblationResult:
-    """What the model loses without these heads: on texts, or on repeated random tokens.
+    """What the model loses without these heads: on texts, a cloze or repeated random tokens.
 
+    `asked` are labelled pronouns: so many `items` of them make the cloze.
     Loss in nats per token, and the KL divergence of the model without them from the whole one.
     `controls` random sets of as many other heads of the same layers are switched off beside.
     Raises UsageError for a method, a mode or a head that is not there.
     """
     _check(model, heads, method, mode)
-    stimulus = None
-    if texts is None:
-        stimulus = repeated_tokens(model, length, sequences, max(8, sequences), seed, repeats)
-        samples: Iterable[Sample] = repeated_samples(stimulus)
-        total = sequences
+    if asked is not None:
+        samples = cloze_samples(model, asked, items, seed)
+    elif texts is not None:
+        samples = text_samples(model, texts, seed)
     else:
-        samples, total = _text_samples(model, texts, seed), 0
+        samples = repeated_samples(
+            repeated_tokens(model, length, sequences, max(8, sequences), seed, repeats)
+        )
     return ablate_samples(
-        model, heads, samples, total, stimulus, method=method, mode=mode, controls=controls,
-        seed=seed, progress=progress,
+        model, heads, samples, method=method, mode=mode, controls=controls, seed=seed,
+        progress=progress,
     )  # fmt: skip
 
 
 def ablate_samples(
     model: Model,
     heads: Sequence[Head],
-    samples: Iterable[Sample],
-    total: int,
-    stimulus: RepeatedTokens | None,
+    samples: Samples,
     *,
     method: str,
     mode: str,
@@ -94,27 +86,25 @@ def ablate_samples(
     seed: int,
     progress: Progress,
 ) -> AblationResult:
-    """The same on samples that are there already; `total` of them, 0 where that is not known."""
+    """The same on samples that are there already."""
     draws, overlap = control_sets(model, heads, controls, seed)
     sets = [by_layer(heads), *map(by_layer, draws)]
+    stimulus = samples.stimulus
     means = _means(model, stimulus, seed) if method == "mean" else None
-    losses: dict[str, list[Floats]] = {}
-    divergences: dict[str, list[Floats]] = {}
-    rows: dict[str, list[int]] = {}
-    tokens = 0
-    for number, sample in enumerate(samples):
-        progress("switching heads off in text", number, total)
+    found: dict[str, list[_Sums]] = {}
+    units: dict[str, int] = {}
+    unit, tokens = [], 0
+    for number, sample in enumerate(samples.each):
+        progress("switching heads off in text", number, samples.total)
         tokens += int(sample.batch.valid.sum())
-        for name, found in _one_text(model, sample, sets, method, means, mode == "frozen").items():
-            losses.setdefault(name, []).append(found[0])
-            divergences.setdefault(name, []).append(found[1])
-            rows.setdefault(name, []).append(int(sample.spans[name].sum()))
-    if not any(sum(counts) for counts in rows.values()):
+        unit.append(units.setdefault(sample.unit or f"text {number}", len(units)))
+        for name, sums in _one_text(model, sample, sets, method, means, mode == "frozen").items():
+            found.setdefault(name, []).append(sums)
+    if not any(sums.rows for each in found.values() for sums in each):
         raise UsageError("There is no next token to predict: give a text of at least two tokens.")
-    effects = [
-        _effect(name, np.stack(losses[name]), np.stack(divergences[name]), rows[name], seed)
-        for name in losses
-    ]
+    member = np.zeros((len(units), len(unit)))  # what is resampled together
+    member[unit, np.arange(len(unit))] = 1
+    effects = [_effect(name, each, member, seed) for name, each in found.items()]
     return AblationResult(
         model=model.describe(),
         settings=model.settings(seed),
@@ -125,78 +115,68 @@ def ablate_samples(
         effects=tuple(effects),
         overlap=overlap,
         controls=controls,
-        n_texts=len(rows[effects[0].on]),
+        n_texts=len(unit),
         n_tokens=tokens,
         stimulus=None if stimulus is None else stimulus.describe(seed),
+        cloze=samples.cloze,
     )
 
 
-def repeated_samples(stimulus: RepeatedTokens, most: int | None = None) -> Iterator[Sample]:
-    """The sequences that repeat, as texts with a first and a second half.
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over so many rows, of the clean run and of each set, (1 + sets,); kl NaN: not asked."""
 
-    A half is asked at its own tokens: the last of the first half is followed by what nobody can
-    know. What a sequence is compared with are the controls, which do not repeat.
-    """
-    repeated, control = stimulus.repeated(), stimulus.control()
-    for n in range(min(len(repeated), most or len(repeated))):
-        at = n % len(control)
-        yield Sample(
-            repeated.rows(n, n + 1),
-            {name: rows[:1] for name, rows in half_rows(stimulus, repeated).items()},
-            partial(control.rows, at, at + 1),
-        )
-
-
-def half_rows(stimulus: RepeatedTokens, batch: TokenBatch) -> dict[str, Tensor]:
-    """The rows of the first copy, and of the later ones, whose next token is random: (B, T - 1)."""
-    place = torch.arange(batch.ids.shape[1] - 1)
-    middle = stimulus.start + stimulus.length
-    first = (place >= stimulus.start) & (place < middle - 1)
-    second = (place >= middle) & (place < stimulus.stop - 1)
-    return {
-        "first half": first.expand(len(batch), -1),
-        "second half": second.expand(len(batch), -1),
-    }
-
-
-def _text_samples(model: Model, texts: Iterable[Tokens], seed: int) -> Iterator[Sample]:
-    for number, text in enumerate(texts):
-        batch = batch_of([text], model.pad_id).to(model.device)
-        if len(text) < 2:
-            continue
-        special = torch.tensor([token.special for token in text.tokens])
-        yield Sample(
-            batch,
-            {"text": ~special[None, 1:]},
-            partial(reference_texts, model, 1, len(text), seed + number),
-        )
+    loss: Floats
+    kl: Floats
+    rows: int
 
 
 def _one_text(
     model: Model, sample: Sample, sets: Sets, method: str, means: Tensor | None, frozen: bool
-) -> dict[str, tuple[Floats, Floats]]:
-    """Loss and KL of the clean run and of each set, summed over each span: (1 + sets,) each."""
+) -> dict[str, _Sums]:
+    """Loss and KL of the clean run and of each set, summed over each span."""
     length = sample.batch.ids.shape[1]
     texts = [sample.batch, *([sample.other()] if method == "resample" else [])]
     batch = _side_by_side(texts)
     room = max(1, BATCH_TOKENS // length - len(texts))
     asked = torch.stack(list(sample.spans.values())).any(0)
-    losses: list[Tensor] = []
-    divergences: list[Tensor] = []
+    parts: list[tuple[Tensor, ...]] = []
     for part in _evenly(sets, room):
         ablation = Ablation(method, tuple(part), means, frozen)
         runs = 1 + len(part)
         rows = [0] * runs + [1] * (len(texts) - 1)
-        hidden = run_widened(model, batch, rows, ablation.first, Lens(ablation=ablation))
-        found = predictions(model.predictor(), hidden[:runs], sample.batch.ids, runs, asked)
-        first = 0 if not losses else 1  # the clean run is the same in each part
-        losses.append(found.loss[first:, 0])
-        divergences.append(found.kl[first:, 0])
-    loss, kl = torch.cat(losses).numpy(), torch.cat(divergences).numpy()  # (1 + sets, T - 1)
-    return {
-        name: (loss[:, rows[0].numpy()].sum(1), kl[:, rows[0].numpy()].sum(1))
-        for name, rows in sample.spans.items()
+        hidden = run_widened(model, batch, rows, ablation.first, Lens(ablation=ablation))[:runs]
+        found = predictions(model.predictor(), hidden, sample.batch.ids, runs, asked)
+        rival = _rival_loss(model, sample, hidden, runs)
+        first = 1 if parts else 0  # the clean run is the same in each part
+        parts.append((found.loss[first:, 0], found.kl[first:, 0], rival[first:]))
+    loss, kl, wrong = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
+    spans = {name: rows[0].numpy() for name, rows in sample.spans.items()}  # (T - 1,)
+    sums = {
+        name: _Sums(loss[:, at].sum(1), kl[:, at].sum(1), int(at.sum()))
+        for name, at in spans.items()
     }
+    return sums if sample.rival is None else sums | _choice(sums[RIGHT].loss, wrong)
+
+
+def _rival_loss(model: Model, sample: Sample, hidden: Tensor, runs: int) -> Tensor:
+    """What the wrong answer costs in each run (runs,); 0 where there is none."""
+    if sample.rival is None:
+        return torch.zeros(runs, dtype=torch.float64)
+    ids = sample.batch.ids.clone()
+    ids[:, -1] = sample.rival
+    return predictions(model.predictor(), hidden, ids, runs, sample.spans[RIGHT]).loss[:, 0, -1]
+
+
+def _choice(right: Floats, wrong: Floats) -> dict[str, _Sums]:
+    """What two answers cost beside each other, (1 + sets,) each."""
+    measured = {
+        WRONG: wrong,
+        CHOSEN: (right < wrong) + (right == wrong) / 2,
+        LESS: right - wrong,
+    }
+    nothing = np.full_like(right, np.nan)
+    return {name: _Sums(value, nothing, 1) for name, value in measured.items()}
 
 
 def _evenly(sets: Sets, most: int) -> Iterator[Sets]:
@@ -224,16 +204,17 @@ def _means(model: Model, stimulus: RepeatedTokens | None, seed: int) -> Tensor:
     return mean_outputs(model, other, max(1, BATCH_TOKENS // other.ids.shape[1]))
 
 
-def _effect(name: str, losses: Floats, divergences: Floats, rows: list[int], seed: int) -> Effect:
-    """losses and divergences (N, 1 + sets): sums over this many rows of each text."""
-    counts = np.array(rows, dtype=float)
+def _effect(name: str, each: Sequence[_Sums], member: Floats, seed: int) -> Effect:
+    """The effect on one span, from its sums by sample; member (units, samples)."""
+    losses, kls = (member @ np.stack([getattr(sums, of) for sums in each]) for of in ("loss", "kl"))
+    counts = member @ np.array([sums.rows for sums in each], dtype=float)
     moved = mean_over_texts(losses[:, 1:] - losses[:, :1], counts, seed)
-    plain = losses.sum(0) / counts.sum()
-    kl = mean_over_texts(divergences[:, 1], counts, seed)
+    plain = mean_over_texts(losses[:, :2], counts, seed)
+    kl = mean_over_texts(kls[:, 1], counts, seed)
     return Effect(
         on=name,
-        clean=float(plain[0]),
-        ablated=float(plain[1]),
+        clean=float(plain.value[0]),
+        ablated=float(plain.value[1]),
         delta=float(moved.value[0]),
         low=float(moved.low[0]),
         high=float(moved.high[0]),
@@ -241,7 +222,10 @@ def _effect(name: str, losses: Floats, divergences: Floats, rows: list[int], see
         kl_low=float(kl.low),
         kl_high=float(kl.high),
         control=Control.of(moved.value[1:]),
-        control_kl=Control.of(divergences[:, 2:].sum(0) / counts.sum()),
+        control_kl=Control.of(kls[:, 2:].sum(0) / counts.sum()),
+        clean_low=float(plain.low[0]),
+        clean_high=float(plain.high[0]),
+        unit="share" if name == CHOSEN else "nats",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ class Control:
 
     @classmethod
     def of(cls, found: Floats) -> Control | None:
-        """From the figure of each set, (draws,); None without any."""
-        if not len(found):
+        """From the figure of each set, (draws,); None without any, or where it says nothing."""
+        if not len(found) or np.isnan(found).all():
             return None
         low, high = np.percentile(found, [2.5, 97.5])
         return cls(float(found.mean()), float(low), float(high), len(found))
@@ -44,7 +45,8 @@ class Control:
 class Effect:
     """Loss on some rows, in nats per token, with and without the heads; and KL in nats.
 
-    low and high bound the delta over texts (95 %); NaN with one text.
+    low and high bound the delta over texts (95 %), clean_low and clean_high the loss of the whole
+    model; NaN with one text. kl is NaN where an effect has none.
     """
 
     on: str
@@ -58,6 +60,9 @@ class Effect:
     kl_high: float
     control: Control | None
     control_kl: Control | None
+    clean_low: float = math.nan
+    clean_high: float = math.nan
+    unit: str = "nats"  # or "share", of answers that are right
 
     def to_json(self) -> dict[str, Any]:
         """The entry of a document."""
@@ -66,6 +71,7 @@ class Effect:
         }
         return {
             "on": self.on,
+            "unit": self.unit,
             **numbers,
             "control": None if self.control is None else self.control.to_json(),
             "control_kl": None if self.control_kl is None else self.control_kl.to_json(),
@@ -88,10 +94,11 @@ class AblationResult:
     n_texts: int
     n_tokens: int
     stimulus: dict[str, Any] | None
+    cloze: Mapping[str, Any] | None = None
 
     @property
     def main(self) -> Effect:
-        """The effect that counts: on the second half where there is one, else on the text."""
+        """The effect that counts: on the second half, on the choice of a name, or on the text."""
         return self.effects[-1]
 
     @property
@@ -109,6 +116,11 @@ class AblationResult:
         if drawn and self.overlap:
             notes.append(
                 "A layer has not enough other heads: control sets hold some of the heads too."
+            )
+        if self.cloze is not None and not self.main.clean_high < 0:
+            notes.append(
+                "The whole model does not clearly prefer the right name here: there is little to "
+                "lose."
             )
         shared = {str(h): [str(other) for other in o] for h, o in self.siblings.items() if o}
         if shared:
@@ -130,6 +142,7 @@ class AblationResult:
             "mode": self.mode,
             "texts": self.n_texts,
             "stimulus": self.stimulus,
+            "cloze": self.cloze,
             "effects": [effect.to_json() for effect in self.effects],
             "control": None if control is None else control.to_json(),
             "notes": list(self.notes),

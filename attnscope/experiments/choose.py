@@ -9,6 +9,7 @@ from attnscope.experiments.induction_result import COPYING
 from attnscope.experiments.selection import known_heads, select
 from attnscope.models.load import Model
 from attnscope.plain import visible
+from attnscope.scoring.coreference import ROLE
 from attnscope.scoring.rules import LABELS
 from attnscope.types import Head, Progress, no_progress
 
@@ -25,6 +26,11 @@ def check_choice(heads: str | None, label: str | None, layers: str | None) -> No
                 f"Unknown label {visible(name)!r}: choose from {', '.join(LABELS)}."
                 + did_you_mean(name, LABELS)
             )
+
+
+def asks_for_names(heads: str | None, label: str | None, layers: str | None) -> bool:
+    """Are the heads chosen for what they do with pronouns, of which random tokens have none?"""
+    return (heads, layers) == (None, None) and label is not None and label.strip() == ROLE
 
 
 def choose(

@@ -12,11 +12,12 @@ import torch
 from attnscope.attention.lens import Lens
 from attnscope.attention.probes import Columns, Offset, Probe
 from attnscope.errors import UsageError
-from attnscope.experiments.ablation import CONTROLS, ablate_samples, half_rows, repeated_samples
+from attnscope.experiments.ablation import CONTROLS, ablate_samples
 from attnscope.experiments.ablation_result import AblationResult
 from attnscope.experiments.feeding import feeding
 from attnscope.experiments.induction_result import InductionResult, Loss, Run
 from attnscope.experiments.room import check_room
+from attnscope.experiments.samples import half_rows, repeated_samples
 from attnscope.models.direct import DirectPath, find_direct_path
 from attnscope.models.load import Model
 from attnscope.plain import visible
@@ -252,6 +253,6 @@ def _ablation(
     if not run.found:
         return None
     return ablate_samples(
-        model, run.found, repeated_samples(stimulus, ABLATED), min(ABLATED, stimulus.sequences),
-        stimulus, method=method, mode=mode, controls=controls, seed=seed, progress=progress,
+        model, run.found, repeated_samples(stimulus, ABLATED), method=method, mode=mode,
+        controls=controls, seed=seed, progress=progress,
     )  # fmt: skip

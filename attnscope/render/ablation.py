@@ -8,11 +8,17 @@ from rich.text import Text
 
 from attnscope.attention.ablation import METHODS, MODES
 from attnscope.experiments.ablation_result import AblationResult, Control, Effect
-from attnscope.plain import signed
+from attnscope.plain import number, signed
 from attnscope.render.model import model_lines
 from attnscope.render.table import Column, joined, lay_out, wrapped
 
 _NAMED = 12  # heads that are named; the rest are counted
+
+_CLOZE = (
+    "names: in brackets behind the pronoun, as in “she (”, at the first token in which they "
+    "differ. right less wrong: the loss on one less that on the other; below 0 the right name is "
+    "likelier."
+)
 
 COLUMNS = (
     Column("on"),
@@ -35,6 +41,8 @@ def ablation_table(result: AblationResult, width: int) -> Text:
         "loss: nats per token of what follows. KL: from the whole model's prediction to that "
         "without the heads, in nats."
     )
+    if result.cloze is not None:
+        words += f" {_CLOZE}"
     if result.n_texts > 1:
         words += " interval: 95 %, over texts."
     if control is not None:
@@ -62,15 +70,31 @@ def effect_lines(result: AblationResult, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in wrapped(words, width)]
     how = f"{result.method}: each {METHODS[result.method]}. {result.mode}: {MODES[result.mode]}."
     lines += [Text(line, style="dim") for line in wrapped(how, width)]
-    rows = [_cells(effect) for effect in result.effects]
+    shares = [effect for effect in result.effects if effect.unit == "share"]
+    for effect in shares:
+        lines += [Text(), *(Text(line) for line in wrapped(_share_words(effect), width))]
+    rows = [_cells(effect) for effect in result.effects if effect not in shares]
     columns = [column for n, column in enumerate(COLUMNS) if any(row[n].plain for row in rows)]
     kept = [n for n, _ in enumerate(COLUMNS) if any(row[n].plain for row in rows)]
     table = lay_out(columns, [[row[n] for n in kept] for row in rows], width)
     return [*lines, Text(), *table, Text()]
 
 
+def _share_words(effect: Effect) -> str:
+    """How often the right answer is the likelier one, in a sentence."""
+    words = f"{effect.on}: {number(effect.clean)} of the pronouns; without {number(effect.ablated)}"
+    if effect.control is not None:
+        low, high = (effect.clean + end for end in (effect.control.low, effect.control.high))
+        average = effect.clean + effect.control.mean
+        words += f"; without random heads {number(average)} ({number(low)}–{number(high)})"
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def _about(result: AblationResult) -> str:
     bos = result.settings["bos"]["token"]
+    if result.cloze is not None:
+        items = f"{result.cloze['items']} of {result.cloze['of']} pronouns"
+        return f"{items} ({result.cloze['source']}) · {f'{bos} first' if bos else 'no BOS'}"
     if result.stimulus is None:
         texts = "1 text" if result.n_texts == 1 else f"{result.n_texts} texts"
         return f"{texts}, {result.n_tokens} tokens · {f'{bos} first' if bos else 'no BOS'}"

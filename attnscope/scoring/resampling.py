@@ -29,7 +29,7 @@ def mean_over_texts(totals: Floats, counts: Floats, seed: int = 0) -> Mean:
     flat = totals.reshape(len(totals), -1)
     with np.errstate(invalid="ignore", divide="ignore"):
         value = (flat.sum(0) / counts.sum()).reshape(shape)
-        if len(totals) < 2:
+        if len(totals) < 2 or np.isnan(value).all():
             return Mean(value, np.full(shape, np.nan), np.full(shape, np.nan))
         draws = resamples(len(totals), seed)  # (draws, N)
         means = draws @ flat / (draws @ counts)[:, None]

@@ -14,7 +14,7 @@ from attnscope.api import Model
 from attnscope.attention.cores import Block
 from attnscope.attention.lens import Lens
 from attnscope.attention.visibility import Visibility
-from attnscope.experiments.ablation import half_rows
+from attnscope.experiments.samples import half_rows
 from attnscope.scoring.profile import SHIFTS, profile_probes, shift_name
 from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
 
