@@ -29,7 +29,7 @@ from attnscope.types import Token
 
 ITEMS = 100  # so many questions are asked, unless told otherwise
 BEFORE, RIGHT, WRONG = "text before", "right name", "wrong name"
-CHOSEN, LESS = "right name likelier", "right less wrong"
+CHOSEN, LESS = "right name likelier", "right - wrong"
 _OPEN = " ("
 _ROWS = 16  # of the text before, evenly spread: a vocabulary of logits costs as much as a layer
 

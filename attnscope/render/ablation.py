@@ -16,7 +16,7 @@ _NAMED = 12  # heads that are named; the rest are counted
 
 _CLOZE = (
     "names: in brackets behind the pronoun, as in “she (”, at the first token in which they "
-    "differ. right less wrong: the loss on one less that on the other; below 0 the right name is "
+    "differ. right - wrong: the loss on one less that on the other; below 0 the right name is "
     "likelier."
 )
 
@@ -25,8 +25,8 @@ COLUMNS = (
     Column("loss", right=True),
     Column("without", right=True),
     Column("change", right=True),
-    Column("interval", keep=4),
-    Column("KL", right=True, keep=3),
+    Column("interval", keep=3),
+    Column("KL", right=True, keep=4),
     Column("random", right=True, keep=1),
     Column("their range", keep=2),
 )

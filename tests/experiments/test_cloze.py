@@ -44,7 +44,7 @@ def test_without_either_planted_head_the_name_is_anyones_and_random_heads_cost_n
     assert (chosen.unit, chosen.clean) == ("share", 1.0)
     assert 0.3 < chosen.ablated < 0.7
     main = found.main
-    assert main.on == "right less wrong"
+    assert main.on == "right - wrong"
     assert main.clean < -15
     assert abs(main.ablated) < 1
     assert main.low > 14
@@ -143,7 +143,7 @@ def test_the_command_asks_the_battery_for_the_label_and_data_where_given(
     document = json.loads(capsys.readouterr().out)
     assert document["cloze"] == {"source": "jsonl", "items": 30, "of": 200, "skipped": {}}
     assert [effect["on"] for effect in document["effects"]] == [
-        "text before", "right name", "wrong name", "right name likelier", "right less wrong",
+        "text before", "right name", "wrong name", "right name likelier", "right - wrong",
     ]  # fmt: skip
     assert document["effects"][-1]["kl"] is None
     assert document["effects"][-1]["clean_high"] < 0
