@@ -87,7 +87,7 @@ def induction(
             "thresholds": [rule.to_json() for rule in rules if rule.label in _JUDGED],
         },
         runs=tuple(runs),
-        feeding=feeding(model, stimuli[0], first.copiers, first.found, progress),
+        feeding=feeding(model, stimuli[0], first.copiers, first.found, seed, progress),
         ablation=_ablation(model, stimuli[0], first, method, mode, controls, seed, progress)
         if ablate
         else None,

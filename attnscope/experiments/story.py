@@ -10,6 +10,7 @@ from typing import Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.experiments.circuits import circuits
+from attnscope.experiments.feeding import Feeding, mean
 from attnscope.experiments.induction_result import COUNTS, InductionResult
 from attnscope.models.load import Model
 from attnscope.plain import number, signed
@@ -64,7 +65,10 @@ def _sentences(result: InductionResult, pairs: Pairs | None) -> Iterator[str]:
 def nobody(result: InductionResult) -> str:
     """What to say where no head is labelled."""
     if result.first.loss.falls:
-        return "It copies, but not through heads this profile sees."
+        return (
+            "It copies, but not through heads this profile sees: none looks at a fixed place from 8 "
+            "before to 8 past what followed the earlier copy. Who raises the right token: copying."
+        )
     return "No head is labelled induction, and the loss does not fall: there is no sign of copying."
 
 
@@ -74,33 +78,61 @@ def _copying(result: InductionResult) -> Iterator[str]:
         return
     direct = {head: float(run.copying.value[head.layer, head.head]) for head in run.found}
     raising = sorted((h for h in direct if direct[h] >= COUNTS), key=lambda h: -direct[h])
-    silent = [head for head in direct if abs(direct[head]) < COUNTS]
+    quiet = [head for head in direct if abs(direct[head]) < COUNTS]
     if raising:
-        named = [f"{head} (+{direct[head]:.2f})" for head in raising]
-        yield f"By themselves these raise the right token's logit: {_listed(named)}."
-    if silent:
-        yield (
-            f"{_listed([str(head) for head in silent])} hardly touch it directly: what they find "
-            "reaches the logits through later layers, if at all."
-        )
+        named = _listed([f"{head} (+{direct[head]:.2f})" for head in raising])
+        if len(raising) == 1:
+            yield f"By itself {named} raises the right token's logit."
+        else:
+            yield f"By themselves these raise the right token's logit: {named}."
+    last = int(run.copiers.shifts.shape[0]) - 1
+    for silent in ([h for h in quiet if h.layer < last], [h for h in quiet if h.layer == last]):
+        if not silent:
+            continue
+        touches = "touches" if len(silent) == 1 else "touch"
+        rest = "what is found reaches the logits through later layers, if at all"
+        if silent[0].layer == last:
+            rest = "no later layer could use what is found"
+        yield f"{_listed([str(head) for head in silent])} hardly {touches} it directly: {rest}."
 
 
 def _feeding(result: InductionResult) -> Iterator[str]:
     found = result.feeding
     if found is None:
-        yield "No head below them looks the fixed way back that they would need."
+        yield "No head below looks the fixed way back that is needed."
         return
-    before = sum(found.clean.values()) / len(found.clean)
-    after = sum(found.without.values()) / len(found.without)
-    feeders = _listed([str(head) for head in found.feeders])
-    one = len(found.feeders) == 1
-    looks, those = ("looks", "it") if one else ("look", "these")
-    verdict = "it is fed from there" if found.feeds else "it is fed from elsewhere"
+    before, after = mean(found.clean), mean(found.without)
+    one = len(found.candidates) == 1
     moves = "falls" if after < before else "goes"
-    yield (
-        f"Below, {feeders} {looks} a fixed way back; without {those} the mean share {moves} from "
-        f"{number(before)} to {number(after)}: {verdict}."
+    verdict = "they are fed from there" if found.feeds else "they are fed from elsewhere"
+    sentence = (
+        f"Below, {_listed([str(head) for head in found.candidates])} {'looks' if one else 'look'} "
+        f"the way back that {'they need' if len(found.clean) > 1 else 'it needs'}; without "
+        f"{'it' if one else 'all of these'} the mean share {moves} from {number(before)} to "
+        f"{number(after)}"
     )
+    if found.control is not None:
+        random = f"{number(found.control.low)} to {number(found.control.high)}"
+        sentence += f" (without as many random heads of the same layers: {random})"
+    if len(found.clean) == 1:
+        verdict = verdict.replace("they are", "it is")
+    yield f"{sentence}: {verdict}."
+    if not one:
+        yield from _feeding_alone(found)
+
+
+def _feeding_alone(found: Feeding) -> Iterator[str]:
+    needed = {one: [h for h in found.clean if one in found.of(h)] for one in found.feeders}
+    told = [
+        f"{one} to {_listed([str(head) for head in heads])} (mean share "
+        f"{number(mean(found.alone[one]))} without it)"
+        for one, heads in needed.items()
+        if heads
+    ]
+    if told:
+        yield f"One by one, a tenth of a share or more comes from {'; '.join(told)}."
+    else:
+        yield "One by one, none of them matters: each stands in for the others."
 
 
 def _breaking(result: InductionResult) -> Iterator[str]:
@@ -108,8 +140,9 @@ def _breaking(result: InductionResult) -> Iterator[str]:
         yield "Whether the model needs them was not tested: --ablate switches them off."
         return
     effect = result.ablation.main
+    those = "them" if len(result.ablation.heads) > 1 else "it"
     sentence = (
-        f"Without them a repeated token costs {effect.ablated:.1f} nats instead of "
+        f"Without {those} a repeated token costs {effect.ablated:.1f} nats instead of "
         f"{effect.clean:.1f}"
     )
     control = effect.control

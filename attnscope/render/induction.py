@@ -34,7 +34,7 @@ def induction_table(
     lines.append(Text())
     lines += [Text(line, style="bold") for line in wrapped(summary(result), width)]
     if result.story:
-        for sentence in result.story:
+        for sentence in (told for told in result.story if told not in summary(result)):
             lines += [Text(line) for line in wrapped(sentence, width, rest=2)]
     heads, left = _shown(result, every)
     columns = _columns(result, conventions)
@@ -69,19 +69,17 @@ def _fed(result: InductionResult) -> str:
     found, run = result.feeding, result.first
     if found is None:
         return ", with nothing below that feeds them"
-    feeders = sorted(found.feeders, key=lambda head: -_looks_back(run, head))
+    feeders = found.feeders or found.candidates
     names = ", ".join(str(head) for head in feeders[:_FEEDERS])
     if len(feeders) > _FEEDERS:
         names += f" and {len(feeders) - _FEEDERS} more"
     steps = {n for n, holds in run.copiers.back.items() for h in feeders if holds[h.layer, h.head]}
     plural = "s" * (len(feeders) != 1)
     kind = f"previous-token head{plural}" if steps == {1} else f"the look back of head{plural}"
-    return f", fed by {kind} {names}" if found.feeds else f", though not fed by {kind} {names}"
-
-
-def _looks_back(run: Run, head: Head) -> float:
-    scores = [run.scores[f"{n} back"].raw[head.layer, head.head] for n in run.copiers.back]
-    return float(np.nan_to_num(scores).max())
+    if found.feeds:
+        return f", fed by {kind} {names}"
+    part = "in part " if found.feeders else "though not "
+    return f", {part}fed by {kind} {names}"
 
 
 def _shown(result: InductionResult, every: bool) -> tuple[list[Head], int]:
