@@ -42,7 +42,7 @@ from attnscope.scoring.own_roles import parse_role
 from attnscope.scoring.roles import Role
 from attnscope.scoring.rules import read_rules
 from attnscope.scoring.stimuli import SEQUENCES
-from attnscope.types import Head, Progress, no_progress
+from attnscope.types import Progress, no_progress
 
 
 class Model(loading.Model):
@@ -215,16 +215,23 @@ class Model(loading.Model):
     def plot_stripe(
         self, result: InductionResult, path: str | Path, head: str | None = None
     ) -> Path:
-        """Draw the pattern of a head (by default the first one found) on the first sequence."""
+        """Draw the pattern of a head (by default the first one found) on the first sequence.
+
+        Raises UsageError for several heads, and where none is named nor found.
+        """
         from attnscope.render.figures import draw_head
 
         run = result.first
-        named = [*run.found, Head(0, 0)] if head is None else known_heads(self, head)
+        named = run.found[:1] if head is None else known_heads(self, head)
+        if len(named) != 1:
+            raise UsageError("A stripe is of one head: name it with --head, as in 5.5.")
         [row, *_] = run.stimulus.batch.ids.tolist()
         read = self.reader.from_ids(row)
         captured = capture_experiment.capture(self, read, select(self, None, str(named[0])))
         [(which, weights)] = captured.heads()
-        title = f"{visible(self.id)}, head {which}"
+        shift = run.shift(which)
+        about = [f"head {which}", run.label(which), f"shift {shift:+d}" if shift else None]
+        title = ", ".join([visible(self.id), *(part for part in about if part)])
         draw_head(Path(path), weights.numpy(), read.tokens, title=title)
         return Path(path)
 

@@ -13,7 +13,15 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
-from attnscope.cli.session import check_place, given_texts, open_model, read_corpus, read_texts
+from attnscope.cli.session import (
+    check_place,
+    given_texts,
+    open_model,
+    random_options,
+    read_corpus,
+    read_texts,
+    refuse_unused,
+)
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +79,12 @@ def ablate(
     check_choice(head, label, layer)
     texts = _Texts(text, corpus, talk, data or (), data_format)
     given, asked = texts.given(), texts.asked()
+    if given or asked is not None or corpus.corpus is not None:
+        refuse_unused(
+            random_options(random, length != 50), "goes with random tokens: leave it out."
+        )
+    if asked is None and not asks_for_names(head, label, layer):
+        refuse_unused({"--items": items != 100}, "goes with --data or --label coreference.")
     loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)
     from attnscope.experiments.ablation import SEQUENCES
     from attnscope.experiments.ablation import ablate as measure
@@ -107,6 +121,8 @@ class _Texts:
         alone = self.text.text is None and self.text.file is None
         if (not alone) + (self.corpus.corpus is not None) + bool(self.data) > 1:
             raise UsageError("Give one of a text, --corpus and --data.")
+        if self.corpus.corpus is None:
+            refuse_unused({"--text-field": self.corpus.text_field != "text"}, "goes with --corpus.")
         return [] if alone else given_texts(self.text)
 
     def asked(self) -> LabelledSet | None:

@@ -12,7 +12,15 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
-from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
+from attnscope.cli.session import (
+    PICTURES,
+    check_place,
+    one_text,
+    open_model,
+    random_options,
+    read_texts,
+    refuse_unused,
+)
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,10 +108,22 @@ def induction(
     for path in pictures.values():
         check_place(path, PICTURES)
     if text.text is not None or text.file is not None:
-        _refuse(pictures, ablate=ablate, story=story, conventions=conventions)
+        shown = {"--ablate": ablate, "--story": story, "--conventions": conventions}
+        drawn = {name: path is not None for name, path in pictures.items()}
+        refuse_unused(
+            {
+                **drawn,
+                **shown,
+                "--head": head is not None,
+                **random_options(random, length != "50"),
+            },
+            "goes with random tokens: leave it out, or the text.",
+        )
         _on_text(text, model, talk, every, form, output)
         return
     _check_length(length)
+    if stripe_plot is None:
+        refuse_unused({"--head": head is not None}, "is the head of --stripe-plot: name a file.")
     loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)
     with progress(talk.quiet) as report:
         result = loaded.induction(
@@ -116,14 +136,6 @@ def induction(
 
     table = partial(induction_table, conventions=conventions, every=every)
     emit_result(result, table, form, output)
-
-
-def _refuse(pictures: dict[str, Path | None], **asked: bool) -> None:
-    """What goes with random tokens only."""
-    named = [name for name, path in pictures.items() if path is not None]
-    named += [f"--{name}" for name, wanted in asked.items() if wanted]
-    if named:
-        raise UsageError(f"{named[0]} goes with random tokens: leave it out, or the text.")
 
 
 def _check_length(length: str) -> None:

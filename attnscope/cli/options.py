@@ -218,7 +218,10 @@ class RandomOptions:
     sequences: Annotated[
         int | None,
         typer.Option(
-            help="How many texts of them.", min=1, show_default=False, rich_help_panel=RANDOM
+            help="How many texts of them. Default: 32, ablate 8.",
+            min=1,
+            show_default=False,
+            rich_help_panel=RANDOM,
         ),
     ] = None
 

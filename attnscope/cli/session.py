@@ -6,13 +6,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.cli.options import CorpusOptions, ModelOptions, TalkOptions, TextOptions
+from attnscope.cli.options import (
+    CorpusOptions,
+    ModelOptions,
+    RandomOptions,
+    TalkOptions,
+    TextOptions,
+)
 from attnscope.cli.output import progress, say
 from attnscope.errors import RunError, UsageError
 from attnscope.plain import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -129,6 +135,22 @@ def read_corpus(model: Model, options: CorpusOptions) -> Iterator[Tokens] | None
 
     texts = corpus_texts(options.corpus, options.text_field)
     return (model.reader.read(one.text, truncate=True, what=one.what) for one in texts)
+
+
+def refuse_unused(given: Mapping[str, bool], why: str) -> None:
+    """Raise UsageError for the first option of these that was given where it does nothing."""
+    named = next((name for name, wanted in given.items() if wanted), None)
+    if named is not None:
+        raise UsageError(f"{named} {why}")
+
+
+def random_options(random: RandomOptions, length: bool) -> dict[str, bool]:
+    """Which options about random tokens were given; `length`: was that one?"""
+    return {
+        "--length": length,
+        "--repeats": random.repeats != RandomOptions().repeats,
+        "--sequences": random.sequences is not None,
+    }
 
 
 def check_place(path: Path | None, endings: tuple[str, ...] | None = None) -> None:

@@ -23,10 +23,10 @@ from attnscope.models.widen import run_widened
 from attnscope.plain import visible
 from attnscope.scoring.labelled import LabelledSet
 from attnscope.scoring.losses import predictions
-from attnscope.scoring.reference import mean_outputs, reference_texts
+from attnscope.scoring.reference import mean_outputs, reference_name, reference_texts
 from attnscope.scoring.resampling import mean_over_texts
 from attnscope.scoring.scan import BATCH_TOKENS
-from attnscope.scoring.stimuli import RepeatedTokens, repeated_tokens
+from attnscope.scoring.stimuli import RepeatedTokens, check_seed, check_stimulus, repeated_tokens
 from attnscope.scoring.sums import Floats
 from attnscope.types import Head, Progress, TokenBatch, no_progress
 
@@ -60,12 +60,19 @@ def ablate(
     `controls` random sets of as many other heads of the same layers are switched off beside.
     Raises UsageError for a method, a mode or a head that is not there.
     """
-    _check(model, heads, method, mode)
+    check_ways(method, mode, controls)
+    check_seed(seed)
+    if not heads:
+        raise UsageError("There is no head to switch off: name some with --head, as in 5.5,6.1.")
+    for head in heads:
+        model.shape.check_head(head, visible(model.id))
+    model.predictor()
     if asked is not None:
         samples = cloze_samples(model, asked, items, seed)
     elif texts is not None:
         samples = text_samples(model, texts, seed)
     else:
+        check_stimulus([length], repeats, sequences)
         samples = repeated_samples(
             repeated_tokens(model, length, sequences, max(8, sequences), seed, repeats)
         )
@@ -119,6 +126,7 @@ def ablate_samples(
         n_tokens=tokens,
         stimulus=None if stimulus is None else stimulus.describe(seed),
         cloze=samples.cloze,
+        reference=_reference(model, stimulus, method),
     )
 
 
@@ -204,6 +212,16 @@ def _means(model: Model, stimulus: RepeatedTokens | None, seed: int) -> Tensor:
     return mean_outputs(model, other, max(1, BATCH_TOKENS // other.ids.shape[1]))
 
 
+def _reference(model: Model, stimulus: RepeatedTokens | None, method: str) -> str | None:
+    """The other texts of `mean` and `resample`, in words."""
+    if method not in ("mean", "resample"):
+        return None
+    if stimulus is not None:
+        return f"{len(stimulus.control())} of random tokens that do not repeat"
+    stretches = f"{_REFERENCES} stretches" if method == "mean" else "stretches"
+    return f"{stretches} of {reference_name(model)}"
+
+
 def _effect(name: str, each: Sequence[_Sums], member: Floats, seed: int) -> Effect:
     """The effect on one span, from its sums by sample; member (units, samples)."""
     losses, kls = (member @ np.stack([getattr(sums, of) for sums in each]) for of in ("loss", "kl"))
@@ -229,15 +247,13 @@ def _effect(name: str, each: Sequence[_Sums], member: Floats, seed: int) -> Effe
     )
 
 
-def _check(model: Model, heads: Sequence[Head], method: str, mode: str) -> None:
+def check_ways(method: str, mode: str, controls: int) -> None:
+    """Raise UsageError for a method or a mode that is not there, or fewer than no control sets."""
     for what, given, known in (("method", method, METHODS), ("mode", mode, MODES)):
         if given not in known:
             raise UsageError(
                 f"Unknown {what} {visible(given)!r}: choose from {', '.join(known)}."
                 + did_you_mean(given, known)
             )
-    if not heads:
-        raise UsageError("There is no head to switch off: name some with --head, as in 5.5,6.1.")
-    for head in heads:
-        model.shape.check_head(head, visible(model.id))
-    model.predictor()
+    if controls < 0:
+        raise UsageError(f"--controls is how many random sets to compare with, not {controls}.")

@@ -95,6 +95,7 @@ class AblationResult:
     n_tokens: int
     stimulus: dict[str, Any] | None
     cloze: Mapping[str, Any] | None = None
+    reference: str | None = None  # the other texts that heads are set to, in words
 
     @property
     def main(self) -> Effect:
@@ -139,6 +140,7 @@ class AblationResult:
             "heads": [str(head) for head in self.heads],
             "siblings": {str(h): [str(other) for other in o] for h, o in self.siblings.items()},
             "method": self.method,
+            "reference": self.reference,
             "mode": self.mode,
             "texts": self.n_texts,
             "stimulus": self.stimulus,

@@ -12,7 +12,7 @@ import torch
 from attnscope.attention.lens import Lens
 from attnscope.attention.probes import Columns, Offset, Probe
 from attnscope.errors import UsageError
-from attnscope.experiments.ablation import CONTROLS, ablate_samples
+from attnscope.experiments.ablation import CONTROLS, ablate_samples, check_ways
 from attnscope.experiments.ablation_result import AblationResult
 from attnscope.experiments.feeding import feeding
 from attnscope.experiments.induction_result import InductionResult, Loss, Run
@@ -39,7 +39,14 @@ from attnscope.scoring.roles import resting_places
 from attnscope.scoring.rules import Rule, read_rules
 from attnscope.scoring.scan import BATCH_TOKENS, MEASURES, questions
 from attnscope.scoring.stimuli import CONTROLS as UNREPEATED
-from attnscope.scoring.stimuli import LENGTH, SEQUENCES, RepeatedTokens, repeated_tokens
+from attnscope.scoring.stimuli import (
+    LENGTH,
+    SEQUENCES,
+    RepeatedTokens,
+    check_seed,
+    check_stimulus,
+    repeated_tokens,
+)
 from attnscope.scoring.sums import Floats, HeadSums, concatenate, from_lens
 from attnscope.types import Progress, TokenBatch, no_progress
 
@@ -68,7 +75,9 @@ def induction(
     Raises UsageError for a length under 2, fewer than 2 repeats or no sequence, and for a model
     without its language-model head; CheckpointError where random tokens do not fit.
     """
-    _check(lengths, repeats, sequences)
+    check_stimulus(lengths, repeats, sequences)
+    check_ways(method, mode, controls)
+    check_seed(seed)
     model.predictor()
     rules = read_rules()
     stimuli = [
@@ -84,6 +93,7 @@ def induction(
         model=model.describe(),
         settings={
             **model.settings(seed),
+            "bos": {"token": stimuli[0].bos, "by": "stimulus"},
             "thresholds": [rule.to_json() for rule in rules if rule.label in _JUDGED],
         },
         runs=tuple(runs),
@@ -93,15 +103,6 @@ def induction(
         else None,
         asked_to_ablate=ablate,
     )
-
-
-def _check(lengths: Sequence[int], repeats: int, sequences: int) -> None:
-    if not lengths or min(lengths) < 2:
-        raise UsageError("--length is how many random tokens are repeated: 2 at least.")
-    if repeats < 2:
-        raise UsageError("--repeats is how often they are said: 2 at least.")
-    if sequences < 1:
-        raise UsageError("--sequences is how many random texts there are: 1 at least.")
 
 
 def parse_lengths(given: str | int | Sequence[int]) -> list[int]:

@@ -173,14 +173,14 @@ class InductionResult:
             if run.stimulus.shortened_from:
                 notes.append(
                     f"Shortened from {run.stimulus.shortened_from} to {run.stimulus.length} random "
-                    "tokens, to fit the model's positions, windows and vocabulary."
+                    f"tokens: {run.stimulus.limited_by}."
                 )
         if self.first.stimulus.sequences == 1:
             notes.append("One sequence is weak evidence: its scores have no interval.")
         if self.first.copying is None:
             notes.append(
-                "Copying is not measured: this model norms its sums, so that no head has "
-                "a direct path to the logits."
+                "Copying is not measured: no direct path from the heads to the logits was found "
+                "(models that norm their sums have none)."
             )
         if self.asked_to_ablate and not self.first.found:
             notes.append("Nothing was switched off: no head is labelled.")
@@ -271,6 +271,8 @@ def _ablation_json(found: AblationResult) -> dict[str, Any]:
     control = found.main.control
     return {
         "heads": [str(head) for head in found.heads],
+        "texts": found.n_texts,
+        "reference": found.reference,
         "method": found.method,
         "mode": found.mode,
         "first_delta": finite(effects["first half"].delta),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TOP_HEADS, TOP_TOKENS = 5, 3
+_MORE = 1.01  # times chance: less is rounding
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,25 @@ class Guess:
 class Place:
     """One repeat: the query, the keys that follow its earlier copies, and what happens there.
 
-    weights (L, H) is each head's attention on those keys together; `expected` is the token after
-    the latest copy, and follows[i] the text's own next token, None at its end.
+    weights (L, H) is each head's attention on those keys together, `chance` that of a head that
+    looks at all it may see alike; `expected` is the token after the latest copy, and follows the
+    index of the text's own next token, None at its end.
     """
 
     query: int
     targets: tuple[int, ...]
     weights: Floats
+    chance: float
     expected: Guess
     guesses: tuple[Guess, ...]
     follows: int | None
 
     def top(self, most: int = TOP_HEADS) -> list[tuple[Head, float]]:
-        """The heads that point there most."""
+        """The heads that point there most, of those that do so more than by chance."""
         order = np.argsort(-self.weights, axis=None, kind="stable")[:most]
         pairs = (np.unravel_index(flat, self.weights.shape) for flat in order)
-        return [(Head(int(i), int(j)), float(self.weights[i, j])) for i, j in pairs]
+        found = [(Head(int(i), int(j)), float(self.weights[i, j])) for i, j in pairs]
+        return [(head, weight) for head, weight in found if weight > _MORE * self.chance]
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class PlacesResult:
         return {
             "index": place.query,
             "targets": list(place.targets),
+            "chance": place.chance,
             "next": place.follows,
             "heads": [
                 {"layer": head.layer, "head": head.head, "weight": finite(weight)}
@@ -126,6 +131,7 @@ class PlacesResult:
                 "layer": head.layer,
                 "head": head.head,
                 "weight": weight,
+                "chance": place.chance,
                 "probability": place.expected.probability,
                 "rank": place.expected.rank,
                 "predicted": place.guesses[0].text,
@@ -198,6 +204,7 @@ def _places(
                     query,
                     keys,
                     weights[..., start + row].double().numpy(),
+                    len(keys) / (query + 1),
                     _guess(model, chances[row], expected),
                     guesses,
                     query + 1 if query + 1 < len(text) else None,

@@ -74,7 +74,9 @@ def _layers(model: Model, text: str | None) -> list[int]:
             )
         first = int(match[1])
         last = int(match[2] or first)
-        if last < first or last >= n_layers:
+        if last < first:
+            raise UsageError(f"'{part.strip()}' runs backwards: write {last}-{first}.")
+        if last >= n_layers:
             raise UsageError(
                 f"Unknown layer in '{part.strip()}': {visible(model.id)} has layers "
                 f"0-{n_layers - 1}."

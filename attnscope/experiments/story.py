@@ -66,8 +66,9 @@ def nobody(result: InductionResult) -> str:
     """What to say where no head is labelled."""
     if result.first.loss.falls:
         return (
-            "It copies, but not through heads this profile sees: none looks at a fixed place from 8 "
-            "before to 8 past what followed the earlier copy. Who raises the right token: copying."
+            "It copies, but not through heads this profile sees: none looks at a fixed place from "
+            "8 before to 8 past what followed the earlier copy. Who raises the right token: "
+            "copying."
         )
     return "No head is labelled induction, and the loss does not fall: there is no sign of copying."
 
@@ -141,9 +142,11 @@ def _breaking(result: InductionResult) -> Iterator[str]:
         return
     effect = result.ablation.main
     those = "them" if len(result.ablation.heads) > 1 else "it"
+    n, all_ = result.ablation.n_texts, result.first.stimulus.sequences
+    where = f", on {n} of the {all_} texts" if n < all_ else ""
     sentence = (
         f"Without {those} a repeated token costs {effect.ablated:.1f} nats instead of "
-        f"{effect.clean:.1f}"
+        f"{effect.clean:.1f}{where}"
     )
     control = effect.control
     if control is not None:

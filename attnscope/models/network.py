@@ -134,8 +134,9 @@ def reads_both(name: str) -> CheckpointError:
     """The refusal of a model that reads both ways, where next tokens are to be predicted."""
     shown = visible(name)
     return CheckpointError(
-        f"{shown} reads both ways: it predicts no next token, and has no induction heads.\n"
-        f"`attnscope heads TEXT --model {shown}` shows its duplicate-token heads instead."
+        f"{shown} reads both ways: it predicts no next token, so induction and what heads cost "
+        "cannot be measured.\n"
+        f"`attnscope heads TEXT --model {shown}` shows its duplicate-token heads, and others."
     )
 
 

@@ -57,7 +57,7 @@ def control_words(control: Control) -> str:
     sets = f"{control.draws} random sets" if control.draws > 1 else "one random set"
     return (
         f"random: the change without {sets} of as many heads of the same layers, on average; "
-        "their range holds 95 % of them."
+        "their range: where the middle 95 % of them lie."
     )
 
 
@@ -67,8 +67,12 @@ def effect_lines(result: AblationResult, width: int) -> list[Text]:
     more = len(result.heads) - len(named)
     count = f"{len(result.heads)} head{'s' * (len(result.heads) != 1)}"
     words = f"Without {count}: {' '.join(named)}" + (f" … {more} more" if more else "")
+    if result.stimulus is not None and result.n_texts < result.stimulus["sequences"]:
+        words += f" (on {result.n_texts} of the {result.stimulus['sequences']} texts)"
     lines = [Text(line, style="bold") for line in wrapped(words, width)]
     how = f"{result.method}: each {METHODS[result.method]}. {result.mode}: {MODES[result.mode]}."
+    if result.reference is not None:
+        how += f" Other texts: {result.reference}."
     lines += [Text(line, style="dim") for line in wrapped(how, width)]
     shares = [effect for effect in result.effects if effect.unit == "share"]
     for effect in shares:

@@ -62,7 +62,7 @@ def summary(result: InductionResult) -> str:
         for name, heads in (("induction", plain), (SHIFTED, shifted))
         if heads
     ]
-    return f"{' and '.join(counts)}{_fed(result)}; {loss}"
+    return f"{' and '.join(counts)}{_fed(result)}{_handed(run)}; {loss}"
 
 
 def _fed(result: InductionResult) -> str:
@@ -80,6 +80,20 @@ def _fed(result: InductionResult) -> str:
         return f", fed by {kind} {names}"
     part = "in part " if found.feeders else "though not "
     return f", {part}fed by {kind} {names}"
+
+
+def _handed(run: Run) -> str:
+    """Which heads below look so far back as a shifted head must, for what it copies."""
+    steps: dict[int, list[str]] = {}
+    for head in run.labelled(SHIFTED):
+        for below in run.copiers.fed_by(head).get("value", []):
+            named = steps.setdefault(run.shift(head), [])
+            named += [] if str(below) in named else [str(below)]
+    told = [
+        f"{', '.join(named[:_FEEDERS])} look{'s' * (len(named) == 1)} {back} back"
+        for back, named in steps.items()
+    ]
+    return f"; below, {' and '.join(told)}" if told else ""
 
 
 def _shown(result: InductionResult, every: bool) -> tuple[list[Head], int]:
@@ -106,11 +120,11 @@ def _columns(result: InductionResult, conventions: bool) -> list[Column]:
         Column("head"),
         Column("label"),
         Column("score", right=True),
-        Column("chance", right=True, keep=6),
-        Column("interval", keep=7),
+        Column("chance", right=True, keep=3),
+        Column("interval", keep=5),
         *(Column(name, right=True, keep=2) for name in lengths),
-        Column("copying", right=True, keep=3),
-        Column("previous", right=True, keep=5),
+        Column("copying", right=True, keep=6),
+        Column("previous", right=True, keep=7),
         Column("duplicate", right=True, keep=8),
         *(Column(name, right=True, keep=4) for name in _CONVENTIONS if conventions),
     ]
@@ -150,6 +164,9 @@ def _legend(result: InductionResult, conventions: bool) -> str:
         "would score. copying: what the head by itself adds to the right next token's logit, less "
         "the mean over all tokens. loss: nats per token, first time → again."
     )
+    for run in result.runs[1:]:
+        chance = float(np.nanmean(run.scores["induction"].chance))
+        words += f" at {run.stimulus.length}: the score there, {number(chance)} by chance."
     if conventions:
         words += (
             " diagonal: mean of the whole diagonal, first half included. ratio: the pattern's "

@@ -38,7 +38,9 @@ def draw_losses(path: Path, result: InductionResult) -> None:
         axes.tick_params(labelsize=LABEL_SIZE)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        axes.legend(frameon=False, fontsize=LABEL_SIZE, loc="lower left")
+        axes.legend(
+            frameon=False, fontsize=LABEL_SIZE, loc="lower right", bbox_to_anchor=(1, 1), ncols=2
+        )
         names = ("position of the token predicted from", "loss (nats)")
         sheet.name_axes(names, _LEFT + WIDTH / 2, 0.1, _BOTTOM + HEIGHT / 2)
         sheet.write_ends(visible(result.model["id"]), [])

@@ -16,7 +16,10 @@ def model_lines(model: dict[str, Any], about: str, width: int) -> list[Text]:
     """Name and sizes, then the proof's figure and what was read."""
     name = visible(model["id"])
     family = _DISPLAY.get(model["family"], visible(model["family"]))
-    heads = f"{model['n_layers']} layers × {model['n_heads']} heads"
+    heads = " × ".join(
+        f"{model[key]} {name}{'s' * (model[key] != 1)}"
+        for key, name in (("n_layers", "layer"), ("n_heads", "head"))
+    )
     if model["n_kv_heads"] != model["n_heads"]:
         heads += f" ({model['n_kv_heads']} key/value)"
     reads = "causal" if model["causal"] else "bidirectional"

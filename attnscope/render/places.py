@@ -7,9 +7,10 @@ from rich.text import Text
 from attnscope.experiments.places import Place, PlacesResult
 from attnscope.plain import number
 from attnscope.render.model import model_lines
-from attnscope.render.table import Column, joined, lay_out, wrapped
+from attnscope.render.table import Column, fits, joined, lay_out, wrapped
 
 _MOST = 40  # places in the table
+_HEADS, _FEWER = 3, 2  # named at each, where there is room
 
 COLUMNS = (
     Column("at", right=True),
@@ -31,22 +32,23 @@ def places_table(result: PlacesResult, width: int, *, every: bool = False) -> Te
         words = "No token comes twice in this text: there is no place where induction could help."
         return joined([*lines, *map(Text, wrapped(words, width))])
     shown = result.places if every else result.places[:_MOST]
-    lines += lay_out(COLUMNS, [_cells(result, place) for place in shown], width)
+    rows = [[_cells(result, place, most) for place in shown] for most in (_HEADS, _FEWER)]
+    lines += lay_out(COLUMNS, next((r for r in rows if fits(COLUMNS, r, width)), rows[-1]), width)
     left = len(result.places) - len(shown)
     if left:
         lines.append(Text(f"  and {left} more; --all shows every place", style="dim"))
     words = (
         "token: one that came before; then: what followed its latest copy. heads that point there: "
-        "share of attention on what followed the copies. predicted: the model's probability of "
-        "that token. comes: what the text says next."
+        "share of attention on what followed the copies, where it is more than an even head's. "
+        "predicted: the model's probability of that token. comes: what the text says next."
     )
     lines += [Text(), *(Text(line, style="dim") for line in wrapped(words, width))]
     return joined(lines)
 
 
-def _cells(result: PlacesResult, place: Place) -> list[Text]:
+def _cells(result: PlacesResult, place: Place, most: int) -> list[Text]:
     texts = [token.text for token in result.tokens.tokens]
-    heads = "  ".join(f"{head} {number(weight)}" for head, weight in place.top(3))
+    heads = "  ".join(f"{head} {number(weight)}" for head, weight in place.top(most)) or "–"
     likely = place.guesses[0]
     comes = "" if place.follows is None else texts[place.follows]
     return [

@@ -21,15 +21,17 @@ class Column:
     keep: int = 0
 
 
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int) -> bool:
+    """Is there room for all columns?"""
+    return _total(_widths(columns, rows), range(len(columns))) <= width
+
+
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int) -> list[Text]:
     """The table's lines, none cut: a column that does not fit is left out, and a note says which.
 
     A column that may never go makes the lines longer than `width` rather than losing a number.
     """
-    widths = [
-        max([cell_len(column.title), *(row[at].cell_len for row in rows)])
-        for at, column in enumerate(columns)
-    ]
+    widths = _widths(columns, rows)
     shown = list(range(len(columns)))
     while _total(widths, shown) > width:
         droppable = [at for at in shown if columns[at].keep]
@@ -62,6 +64,13 @@ def joined(lines: Sequence[Text]) -> Text:
     text = Text("\n").join(lines)
     text.no_wrap, text.overflow = True, "ignore"
     return text
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> list[int]:
+    return [
+        max([cell_len(column.title), *(row[at].cell_len for row in rows)])
+        for at, column in enumerate(columns)
+    ]
 
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:

@@ -9,11 +9,18 @@ from torch import Tensor
 
 from attnscope.attention.lens import Lens
 from attnscope.models.load import Model
-from attnscope.scoring.passages import read_battery, unknown_share
+from attnscope.scoring.passages import passages_for, read_battery, unknown_share
 from attnscope.scoring.stimuli import middle_ids, wrapping
 from attnscope.types import TokenBatch
 
 _UNKNOWN = 0.5  # a tokenizer that knows less of the passages gets random tokens
+
+
+def reference_name(model: Model) -> str:
+    """What `reference_ids` are, in words."""
+    texts = read_battery(model).texts
+    random = unknown_share(model, texts) > _UNKNOWN
+    return "random tokens" if random else f"the battery's {passages_for(model)[1]}"
 
 
 def reference_ids(model: Model) -> Tensor:

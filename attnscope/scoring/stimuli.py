@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.probes import Pairs, Probe
-from attnscope.errors import CheckpointError
+from attnscope.errors import CheckpointError, UsageError
 from attnscope.models.load import Model
+from attnscope.plain import visible
 from attnscope.types import TokenBatch
 
 LENGTH, SEQUENCES, CONTROLS = 50, 32, 8
@@ -32,6 +34,7 @@ class RepeatedTokens:
     shortened_from: int | None
     start: int  # index of the first random token
     repeats: int = 2
+    limited_by: str = ""  # why it was shortened, in words
 
     @property
     def stop(self) -> int:
@@ -82,6 +85,22 @@ class RepeatedTokens:
         return Pairs(batch.valid, text, query.repeat(len(batch)), key.repeat(len(batch)))
 
 
+def check_stimulus(lengths: Sequence[int], repeats: int, sequences: int) -> None:
+    """Raise UsageError for random tokens that could not be repeated."""
+    if not lengths or min(lengths) < 2:
+        raise UsageError("--length is how many random tokens are repeated: 2 at least.")
+    if repeats < 2:
+        raise UsageError("--repeats is how often they are said: 2 at least.")
+    if sequences < 1:
+        raise UsageError("--sequences is how many random texts there are: 1 at least.")
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError for a number that no generator takes."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed is a whole number from 0 to {2**32 - 1}, not {seed}.")
+
+
 def repeated_tokens(
     model: Model,
     length: int = LENGTH,
@@ -99,13 +118,20 @@ def repeated_tokens(
     before, after = wrapping(model)
     pool = middle_ids(model)
     wrapped = len(before) + len(after)
-    limits = [model.shape.max_positions, *(spec.window for spec in model.specs)]
-    room = min((limit for limit in limits if limit is not None), default=repeats * length + wrapped)
-    fits = min(length, (room - wrapped) // repeats, len(pool) // repeats)
+    limits = {f"the model has {model.shape.max_positions} positions": model.shape.max_positions}
+    limits |= {f"a layer sees {s.window} tokens back": s.window for s in model.specs}
+    room = {why: limit - wrapped for why, limit in limits.items() if limit}
+    few = f"{len(pool)} tokens may be drawn, ordinary ones of the vocabulary's middle half, and "
+    room[f"{few}controls never repeat one"] = len(pool)
+    limited_by = min(room, key=lambda why: room[why])
+    fits = min(length, room[limited_by] // repeats)
     if fits < 2:
+        if room[limited_by] >= 4:
+            raise UsageError(
+                f"--repeats {repeats} leaves no room for two random tokens: {limited_by}. Lower it."
+            )
         raise CheckpointError(
-            f"{model.id} is too small to repeat random tokens: {len(pool)} usable tokens, "
-            f"{room} positions."
+            f"{visible(model.id)} is too small to repeat random tokens: {limited_by}."
         )
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -128,6 +154,7 @@ def repeated_tokens(
         shortened_from=length if fits < length else None,
         start=len(before),
         repeats=repeats,
+        limited_by=limited_by if fits < length else "",
     )
 
 

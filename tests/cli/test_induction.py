@@ -47,7 +47,8 @@ def test_the_answer_comes_first(
     assert "1 induction head, fed by previous-token head 0.0; loss 7.6 → 0.0" in out
     assert run(["induction", "-m", shifted, *SHORT, "--ablate"]) == 0
     out = capsys.readouterr().out
-    assert "1 shifted-induction head, fed by the look back of heads 0.0, 0.1" in out
+    assert "1 shifted-induction head, fed by the look back of head 0.1;" in out
+    assert "below, 0.0 looks 5 back" in " ".join(out.split())
     assert "shifted-induction +5" in out
     assert "second half  0.00     7.60   +7.60" in out
 
@@ -56,9 +57,9 @@ def test_the_answer_comes_first(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["induction", "--length", "12,6", "--conventions", "--story"],
+        ["induction", "--length", "12,6", "--conventions", "--story", "--sequences", "3"],
         ["induction", "babada babade babadi babada"],
-        ["ablate", "--layer", "1", "--length", "12"],
+        ["ablate", "--layer", "1", "--length", "12", "--sequences", "3"],
         ["ablate", "babada babade babadi babada", "--head", "1.0"],
     ],
 )
@@ -67,7 +68,7 @@ def test_every_line_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", str(columns))
-    named = [arguments[0], *arguments[1:], "-m", copier, "--sequences", "3", "--quiet"]
+    named = [arguments[0], *arguments[1:], "-m", copier, "--quiet"]
     assert run(named) == 0
     lines = capsys.readouterr().out.splitlines()
     told = next(n for n, line in enumerate(lines) if line.startswith("proof"))  # below the path
@@ -120,7 +121,7 @@ def test_python_and_the_command_say_the_same(
         (["ablate", "--layer", "7"], 2, "Unknown layer"),
         (["ablate", "--label", "nduction"], 2, "Did you mean 'induction'"),
         (["ablate", "--head", "0.0", "--method", "half"], 2, "--method"),
-        (["ablate", "--head", "0.0", "text", "--corpus", "c.txt"], 2, "not both"),
+        (["ablate", "--head", "0.0", "text", "--corpus", "c.txt"], 2, "Give one of a text"),
         (["ablate", "--head", "0.0", "--corpus", "none.txt"], 2, "no file none.txt"),
         (["ablate", "--head", "0.0", "a"], 2, "no next token"),
     ],
@@ -172,3 +173,42 @@ def test_a_whole_run_leaves_standard_output_clean(
 ) -> None:
     assert run(["induction", "-m", copier, "--length", "12", "-F", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["stimulus"]["length"] == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["induction", "babada babada", "--length", "10"], "--length goes with random tokens"),
+        (["induction", "babada babada", "--repeats", "3"], "--repeats goes with random tokens"),
+        (["induction", "babada babada", "--head", "1.0"], "--head goes with random tokens"),
+        (["induction", "--head", "1.0"], "--head is the head of --stripe-plot"),
+        (["induction", "--length", "12", "--stripe-plot", "s.png", "--head", "1.0,0.0"],
+         "A stripe is of one head"),
+        (["ablate", "--head", "1.0", "babada babada", "--sequences", "4"],
+         "--sequences goes with random tokens"),
+        (["ablate", "--head", "1.0", "--text-field", "z"], "--text-field goes with --corpus"),
+        (["ablate", "--head", "1.0", "--items", "5"], "--items goes with --data"),
+        (["ablate", "--layer", "1-0"], "runs backwards: write 0-1"),
+        (["induction", "--repeats", "100000", "--length", "9"], "--repeats 100000 leaves no room"),
+    ],
+)  # fmt: skip
+def test_options_that_would_do_nothing_are_refused(
+    arguments: list[str], message: str, copier: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "-m", copier, "--quiet"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_head_below_chance_is_said_to_point(
+    copier: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "babada babade babadi babada babade"
+    assert run(["induction", text, "-m", copier, "--quiet", "-F", "json"]) == 0
+    places = json.loads(capsys.readouterr().out)["places"]
+    assert [place["chance"] for place in places] == pytest.approx([1 / 5, 1 / 6])
+    for place in places:
+        assert [(one["layer"], one["head"]) for one in place["heads"]] == [(1, 0)]
+        assert place["heads"][0]["weight"] > 0.9

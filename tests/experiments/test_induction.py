@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from attnscope.api import Model, load
-from attnscope.errors import CheckpointError, UsageError
+from attnscope.errors import UsageError
 from attnscope.experiments.ablation import ablate
+from attnscope.experiments.ablation_result import Control
+from attnscope.experiments.feeding import Feeding
 from attnscope.experiments.induction import parse_lengths
 from attnscope.experiments.story import tell
 from attnscope.scoring.profile import SHIFTS
+from attnscope.scoring.stimuli import middle_ids
 from attnscope.types import Head
 from tests import tiny
 from tests.planted_copying import planted_copier
@@ -57,8 +60,8 @@ def test_an_exact_induction_head_scores_one_and_copies(
     assert run.copying is not None
     assert run.copying.value[1, 0] > 20
     assert np.abs(run.copying.value).sum() == pytest.approx(run.copying.value[1, 0], rel=0.01)
-    assert run.feeders(COPIER) == [Head(0, 0)]
     assert result.feeding is not None
+    assert result.feeding.feeders == result.feeding.of(COPIER) == [Head(0, 0)]
     assert result.feeding.feeds
     assert result.feeding.without[COPIER] < 0.01
     assert run.profile(COPIER)[0] == pytest.approx(1, abs=1e-4)
@@ -224,9 +227,20 @@ def test_positions_that_are_too_few(tmp_path: Path) -> None:
     model = load(str(tiny.save(config, tmp_path, causal_lm=True)), logits=True)
     result = model.induction(sequences=2)
     assert result.first.stimulus.length == 9
-    assert any("Shortened from 50 to 9" in note for note in result.notes)
-    with pytest.raises(CheckpointError, match="too small"):
+    shortened = "Shortened from 50 to 9 random tokens: the model has 20 positions."
+    assert shortened in result.notes
+    with pytest.raises(UsageError, match="--repeats 15 leaves no room"):
         model.induction(sequences=2, repeats=15)
+
+
+def test_a_small_vocabulary_is_named_as_the_bound(tmp_path: Path) -> None:
+    config = tiny.CONFIGS["gpt2"]()
+    config.n_positions = 512
+    model = load(str(tiny.save(config, tmp_path, causal_lm=True)), logits=True)
+    usable = len(middle_ids(model))
+    result = model.induction(length=usable, sequences=2)
+    assert result.first.stimulus.length == usable // 2
+    assert f"{usable} tokens may be drawn" in result.notes[0]
 
 
 @pytest.mark.parametrize("name", ["mistral-window", "gpt_oss", "gemma2", "opt-norm-after", "phi"])
@@ -241,3 +255,49 @@ def test_odd_checkpoints_give_finite_numbers(name: str, tmp_path: Path) -> None:
     for method in ("zero", "mean", "resample", "rest"):
         found = ablate(model, [Head(1, 1)], method=method, length=3, sequences=2, controls=2)
         assert np.isfinite([effect.delta for effect in found.effects]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"controls": -1}, "--controls is how many"),
+        ({"method": "q"}, "Unknown method"),
+        ({"mode": "q"}, "Unknown mode"),
+        ({"seed": -1}, "--seed is a whole number"),
+        ({"repeats": 1}, "2 at least"),
+        ({"sequences": 0}, "1 at least"),
+        ({"length": 1}, "2 at least"),
+    ],
+)
+def test_the_library_refuses_what_the_command_does(
+    copiers: dict[str, Model], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        copiers["exact"].induction(**options)
+    with pytest.raises(UsageError, match=message):
+        copiers["exact"].ablate(heads="1.0", **options)
+
+
+def test_only_what_a_head_needs_by_itself_feeds_it() -> None:
+    above, one, other = COPIER, Head(0, 0), Head(0, 1)
+    control = Control(0.9, 0.9, 0.9, 5)
+    alone = {one: {above: 0.1}, other: {above: 0.85}}
+    found = Feeding((one, other), {above: 0.9}, {above: 0.1}, alone, control)
+    assert found.feeders == found.of(above) == [one]
+    assert found.to_json()["heads"] == ["0.0"]
+    assert found.to_json()["candidates"] == ["0.0", "0.1"]
+    stand_in = {one: {above: 0.88}, other: {above: 0.89}}
+    spare = Feeding((one, other), {above: 0.9}, {above: 0.1}, stand_in, control)
+    assert spare.feeders == [one, other]
+    assert spare.of(above) == []
+    idle = Feeding((one, other), {above: 0.9}, {above: 0.89}, stand_in, control)
+    assert (idle.feeds, idle.feeders) == (False, [])
+
+
+def test_what_feeds_stands_beside_random_heads(copiers: dict[str, Model]) -> None:
+    feeding = copiers["exact"].induction(**FEW).feeding
+    assert feeding is not None
+    assert feeding.control is not None
+    assert feeding.control.draws == 5
+    assert feeding.control.low > 0.99
+    assert feeding.alone[Head(0, 0)][COPIER] == pytest.approx(feeding.without[COPIER], abs=1e-6)
