@@ -23,6 +23,7 @@ _LINES: dict[str, tuple[str, Any, str]] = {
 }
 _PALE = "#C8C8C8"
 _NAMED = 7.0  # points
+_SHALLOW = 12  # layers: so many are all drawn
 
 
 def draw_circuits(path: Path, result: CircuitsResult) -> None:
@@ -30,25 +31,36 @@ def draw_circuits(path: Path, result: CircuitsResult) -> None:
     if not result.top:
         raise UsageError("There is nothing to draw: no pair of heads was found.")
     with style(path):
-        n_layers, n_heads = result.model["n_layers"], result.model["n_heads"]
-        across, up = max(0.32, 3.2 / n_heads), max(0.26, 2.4 / n_layers)
+        layers, n_heads = _layers(result), result.model["n_heads"]
+        across, up = max(0.32, 3.2 / n_heads), max(0.26, 2.4 / len(layers))
         left, bottom = 0.6, 0.62
-        width, height = n_heads * across, n_layers * up
+        width, height = n_heads * across, len(layers) * up
         sheet = Sheet(left + width + 1.75, bottom + height + 0.4)
         axes = sheet.axes(left, bottom, width, height)
         strongest = result.top[0].z
         for pair in reversed(result.top):  # the strongest lie on top
             _draw_pair(axes, pair, pair.z / strongest, faint=pair.z < result.family_z)
         _draw_heads(axes, result)
-        axes.set(xlim=(-0.6, n_heads - 0.4), ylim=(-0.6, n_layers - 0.4), frame_on=False)
-        for axis, length, size in ((axes.xaxis, n_heads, across), (axes.yaxis, n_layers, up)):
+        ends = layers[0] - 0.6, layers[-1] + 0.6
+        axes.set(xlim=(-0.6, n_heads - 0.4), ylim=ends, frame_on=False)
+        for axis, every, size in ((axes.xaxis, range(n_heads), across), (axes.yaxis, layers, up)):
             step = next(step for step in (1, 2, 4, 8, 16) if step * size >= 0.2)
-            shown = range(0, length, step)
+            shown = every[::step]
             axis.set_ticks(list(shown), [str(at) for at in shown], fontsize=LABEL_SIZE)
         sheet.name_axes(("head", "layer"), left + width / 2, 0.3, bottom + height / 2)
         _draw_legend(sheet, result, left + width + 0.25, bottom + height)
         sheet.write_ends(visible(result.model["id"]), [_note(result)])
         sheet.save(path)
+
+
+def _layers(result: CircuitsResult) -> range:
+    """All layers of a shallow model; of a deep one those of the pairs, and one on each side."""
+    n_layers = result.model["n_layers"]
+    if n_layers <= _SHALLOW:
+        return range(n_layers)
+    low = min(pair.source.layer for pair in result.top) - 1
+    high = max(pair.target.layer for pair in result.top) + 1
+    return range(max(low, 0), min(high + 1, n_layers))
 
 
 def _draw_pair(axes: Axes, pair: Composition, share: float, faint: bool) -> None:
@@ -70,7 +82,7 @@ def _bent(places: tuple[float, float, float], at: float) -> float:
 
 def _draw_heads(axes: Axes, result: CircuitsResult) -> None:
     ends = {head for pair in result.top for head in (pair.source, pair.target)}
-    for head in result.heads:
+    for head in (head for head in result.heads if head.layer in _layers(result)):
         labels = result.labels_of(head)
         hue = color(labels[0]) if labels and head in ends else _PALE
         size = 5.0 if head in ends else 2.5
@@ -105,4 +117,7 @@ def _draw_legend(sheet: Sheet, result: CircuitsResult, left: float, top: float) 
 def _note(result: CircuitsResult) -> str:
     weakest, strongest = result.top[-1].z, result.top[0].z
     words = f"the {len(result.top)} strongest; wider: larger z, {weakest:.0f} to {strongest:.0f}"
+    layers, n_layers = _layers(result), result.model["n_layers"]
+    if len(layers) < n_layers:
+        words += f"; layers {layers[0]}–{layers[-1]} of {n_layers}"
     return words + ("; faint: no more than chance" if weakest < result.family_z else "")
