@@ -25,7 +25,6 @@ from attnscope.experiments.story import tell, weights_say
 from attnscope.experiments.verify import VerifyResult, verify
 from attnscope.models import load as loading
 from attnscope.models.text import Tokens
-from attnscope.plain import visible
 from attnscope.reports import CompareResult
 from attnscope.results import (
     Capture,
@@ -219,20 +218,15 @@ class Model(loading.Model):
 
         Raises UsageError for several heads, and where none is named nor found.
         """
-        from attnscope.render.figures import draw_head
+        from attnscope.render.stripe import draw_stripe
 
         run = result.first
         named = run.found[:1] if head is None else known_heads(self, head)
         if len(named) != 1:
             raise UsageError("A stripe is of one head: name it with --head, as in 5.5.")
-        [row, *_] = run.stimulus.batch.ids.tolist()
-        read = self.reader.from_ids(row)
+        read = self.reader.from_ids(run.stimulus.batch.ids[0].tolist())
         captured = capture_experiment.capture(self, read, select(self, None, str(named[0])))
-        [(which, weights)] = captured.heads()
-        shift = run.shift(which)
-        about = [f"head {which}", run.label(which), f"shift {shift:+d}" if shift else None]
-        title = ", ".join([visible(self.id), *(part for part in about if part)])
-        draw_head(Path(path), weights.numpy(), read.tokens, title=title)
+        draw_stripe(Path(path), run, captured)
         return Path(path)
 
     def ablate(

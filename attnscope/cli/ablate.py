@@ -14,6 +14,7 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import (
+    check_corpus,
     check_place,
     given_texts,
     open_model,
@@ -121,8 +122,7 @@ class _Texts:
         alone = self.text.text is None and self.text.file is None
         if (not alone) + (self.corpus.corpus is not None) + bool(self.data) > 1:
             raise UsageError("Give one of a text, --corpus and --data.")
-        if self.corpus.corpus is None:
-            refuse_unused({"--text-field": self.corpus.text_field != "text"}, "goes with --corpus.")
+        check_corpus(self.corpus)
         return [] if alone else given_texts(self.text)
 
     def asked(self) -> LabelledSet | None:

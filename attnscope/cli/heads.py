@@ -15,6 +15,7 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress, say
 from attnscope.cli.session import (
     PICTURES,
+    check_corpus,
     check_place,
     given_texts,
     open_model,
@@ -134,6 +135,7 @@ class _Scoring:
 
     def check(self) -> None:
         """Refuse what cannot work before a checkpoint is opened."""
+        check_corpus(self.corpus)
         if self.given and self.corpus.corpus is not None and not self.battery:
             raise UsageError(
                 "--corpus stands in for the battery's passages: leave out --no-battery or the text."

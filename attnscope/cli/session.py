@@ -127,6 +127,13 @@ def read_texts(
     return read
 
 
+def check_corpus(options: CorpusOptions) -> None:
+    """Raise UsageError for what belongs to a corpus where there is none."""
+    if options.corpus is None:
+        field = options.text_field != CorpusOptions().text_field
+        refuse_unused({"--text-field": field}, "goes with --corpus.")
+
+
 def read_corpus(model: Model, options: CorpusOptions) -> Iterator[Tokens] | None:
     """The texts of --corpus, tokenised as they come; those too long for the model are cut."""
     if options.corpus is None:

@@ -117,3 +117,8 @@ def test_a_comparison_shows_the_role_that_was_asked_for(capsys: Capture) -> None
     out = capsys.readouterr().out
     assert "Your roles" in out
     assert len(re.findall(r"back +\S+ → \S+ +\.00", out)) == 5
+
+
+def test_the_field_of_no_corpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["heads", "A cat.", "--text-field", "body", "--quiet"]) == 2
+    assert "--text-field goes with --corpus" in capsys.readouterr().err
