@@ -11,6 +11,7 @@ from attnscope.attention.alignment import Moments
 from attnscope.attention.multihead import MultiHeadAttention
 from attnscope.attention.pooling import METHODS, Grouping, pool
 from attnscope.errors import UsageError, did_you_mean
+from attnscope.experiments import amounts
 from attnscope.experiments.compare_result import Settings
 from attnscope.experiments.conversion_result import (
     AS_IS,
@@ -35,7 +36,7 @@ GROUPINGS = ("neighbours", "alike")
 RESAMPLES = 2000
 
 
-def sizes_of(asked: str | Sequence[int], shape: AttentionShape) -> tuple[int, ...]:
+def sizes_of(asked: str | int | Sequence[int], shape: AttentionShape) -> tuple[int, ...]:
     """Numbers of key/value heads: `9,3,1`, or `all` that tell something, the most first.
 
     All are the MHA twin, the model as it is, and every fewer. Raises UsageError for numbers that
@@ -45,14 +46,7 @@ def sizes_of(asked: str | Sequence[int], shape: AttentionShape) -> tuple[int, ..
     if asked == "all":
         fewer = [n for n in range(1, shape.n_kv_heads) if n_heads % n == 0]
         return tuple(sorted({n_heads, shape.n_kv_heads, *fewer}, reverse=True))
-    parts = asked.split(",") if isinstance(asked, str) else asked
-    try:
-        sizes = {int(part) for part in parts}
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {visible(str(asked))!r} as key/value heads: write numbers, as in 9,3,1, "
-            "or all."
-        ) from error
+    sizes = set(amounts.heads(asked, "9,3,1, or all"))
     for size in sizes:
         Grouping.neighbours(n_heads, size)
     return tuple(sorted(sizes, reverse=True))
@@ -97,14 +91,15 @@ def build(
     """
     layers: list[MultiHeadAttention] = []
     orders = []
+    pooled = method if method in METHODS else "mean"  # of heads that are the same already
     for number, seat in enumerate(model.seats):
         attention, seen = seat.attention, None if moments is None else moments[number]
         chosen = Grouping.neighbours(attention.spec.n_heads, size)
         if grouping == "alike" and seen is not None and not chosen.is_exact(attention.spec):
             chosen = alike(attention.spec, seen, size)
-        layers.append(pool(attention, chosen, method, seen))
+        layers.append(pool(attention, chosen, pooled, seen))
         orders.append(chosen.order)
-    return Variant(f"{size} key/value heads, {method}", layers, orders)
+    return Variant(f"{size} key/value head{'s' * (size != 1)}, {method}", layers, orders)
 
 
 def plan(model: Model, sizes: Sequence[int], methods: Sequence[str]) -> list[tuple[int, str]]:
@@ -123,7 +118,7 @@ def convert(
     model: Model,
     shape: AttentionShape,
     settings: Settings,
-    asked: str | Sequence[int] = "all",
+    asked: str | int | Sequence[int] = "all",
     *,
     methods: str | Sequence[str] | None = None,
     grouping: str = "neighbours",
@@ -156,8 +151,7 @@ def convert(
     variants = []
     for number, (size, method) in enumerate(wanted):
         progress("converting", number, len(wanted))
-        known = method if method in METHODS else "mean"
-        variants.append(build(model, size, known, grouping, moments))
+        variants.append(build(model, size, method, grouping, moments))
     clean, *outcomes = measure(
         model, variants, read.measured, read.stimulus, seed=seed, progress=progress
     )
@@ -238,6 +232,7 @@ def _heads(variant: Variant, clean: Outcome, outcome: Outcome) -> list[Converted
                     attention_kl=float(outcome.divergence[layer, head]),
                     labels_before=clean.labels[layer][head].labels,
                     labels=outcome.labels[layer][head].labels,
+                    reached=outcome.reached[layer][head].labels,
                 )
             )
     return found

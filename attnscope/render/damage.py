@@ -13,6 +13,7 @@ from attnscope.experiments.amounts import binary
 from attnscope.experiments.compare_result import CompareResult
 from attnscope.experiments.conversion_result import Conversion, ConversionResult
 from attnscope.plain import visible
+from attnscope.render.conversion import texts_read
 from attnscope.render.sheet import LABEL_SIZE, Sheet, style, text_width
 
 # Hues of label colours, of which any two can be told apart by colour-blind readers.
@@ -57,7 +58,7 @@ def draw_damage(path: Path, result: CompareResult) -> None:
         sheet.name_axes((axis, "loss, nats a token"), left + width / 2, 0.44, bottom + height / 2)
         about = found.settings
         note = (
-            f"untrained; {about['texts']} {about['what']}, {about['tokens']} tokens; bars: 95 % "
+            f"untrained; {texts_read(about)}, {about['tokens']} tokens; bars: 95 % "
             "over texts of the difference"
         )
         sheet.write_ends(f"{visible(result.shapes[0].name)}, fewer key/value heads", [note])
