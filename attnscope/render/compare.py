@@ -44,7 +44,7 @@ def _measured(result: CompareResult, width: int, every: bool) -> list[Text]:
     if any(row.kv_bytes for row in result.rows):
         lines += [Text(), *_table(result, _memory_columns(result), width)]
     if result.measured is not None:
-        lines += [Text(), *measured_lines(result.measured, width)]
+        lines += [Text(), *measured_lines(result.measured, result.settings, width)]
     if result.conversion is not None:
         lines += [Text(), *conversion_lines(result.conversion, width, every=every)]
     if result.similarity is not None:

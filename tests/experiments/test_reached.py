@@ -31,6 +31,6 @@ def test_what_is_reached_is_counted_beside_what_is_kept() -> None:
         ConvertedHead(0, 2, 0, 0.0, ("resting",), (), ()),
         ConvertedHead(0, 3, 0, 0.0, (), (), ("resting",)),  # had it not before
     )
-    nothing = {name: None for name in Conversion.__dataclass_fields__}
+    nothing = dict.fromkeys(Conversion.__dataclass_fields__)
     one = Conversion(**{**nothing, "heads": heads})  # type: ignore[arg-type]
     assert one.survival == {"resting": Survival(before=3, kept=1, after=1, reached=2)}
