@@ -66,13 +66,27 @@ def methods_of(asked: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def no_cache(name: str) -> UsageError:
+    """The refusal of an encoder."""
+    return UsageError(
+        f"{visible(name)} is an encoder: it keeps no cache that sharing keys and values would make "
+        "smaller."
+    )
+
+
+def check_one(count: int) -> None:
+    """Raise UsageError where what is to be saved is not one model."""
+    if count != 1:
+        raise UsageError(
+            "--save writes one model: name one number of key/value heads and one method, as in "
+            "--convert 1 --methods best-aligned."
+        )
+
+
 def check_convertible(model: Model) -> None:
     """Raise UsageError where there is nothing to convert, or nothing to measure it by."""
     if not model.shape.causal:
-        raise UsageError(
-            f"{visible(model.id)} is an encoder: it keeps no cache that sharing keys and values "
-            "would make smaller."
-        )
+        raise no_cache(model.id)
     if not model.has_logits:
         raise UsageError("Losses need the language-model head: load the model with logits=True.")
 
@@ -138,11 +152,7 @@ def convert(
         raise UsageError(f"Unknown grouping {visible(grouping)!r}: neighbours or alike.")
     wanted = plan(model, sizes_of(asked, shape), methods_of(methods))
     if save is not None:
-        if len(wanted) != 1:
-            raise UsageError(
-                "--save writes one model: name one number of key/value heads and one method, as in "
-                "--convert 1 --methods best-aligned."
-            )
+        check_one(len(wanted))
         check_saving(model, save)
     read = pick_texts(model, texts, seed)
     _check_room(model, len(wanted))
@@ -159,15 +169,17 @@ def convert(
         _conversion(shape, settings, size, method, grouping, variant, clean, outcome, seed)
         for (size, method), variant, outcome in zip(wanted, variants, outcomes, strict=True)
     ]
+    about = {**read.to_json(), "seed": seed, "grouping": grouping}
     if save is not None:
         progress("saving", 0, 0)
-        save_converted(model, variants[0].layers, save)
+        dtype = save_converted(model, variants[0].layers, save)
+        about["saved_dtype"] = str(dtype).removeprefix("torch.")
     return ConversionResult(
         n_kv_heads=model.shape.n_kv_heads,
         vocab_size=model.shape.vocab_size,
         loss=clean.loss,
         repeated=_repeated(clean),
-        settings={**read.to_json(), "seed": seed, "grouping": grouping},
+        settings=about,
         conversions=tuple(found),
         notes=read.notes,
         saved=None if save is None else str(save),

@@ -201,14 +201,18 @@ def pick_device(device: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    known = "Use auto, cpu, cuda, cuda:N or mps."
     try:
         place = torch.device(device)
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
+    except RuntimeError as error:  # with a list of all that torch was ever built for
         raise UsageError(
-            f"Cannot use device {visible(device)!r}: {_first_line(error)} "
-            "Use auto, cpu, cuda, cuda:N or mps."
+            f"Cannot use device {visible(device)!r}: there is none. {known}"
         ) from error
+    try:
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = _first_line(error).rstrip(".")
+        raise UsageError(f"Cannot use device {visible(device)!r}: {reason}. {known}") from error
     return place
 
 

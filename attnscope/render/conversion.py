@@ -13,7 +13,6 @@ from attnscope.experiments.conversion_result import Conversion, ConversionResult
 from attnscope.plain import number, visible
 from attnscope.render.palette import color
 from attnscope.render.table import Column, lay_out, wrapped
-from attnscope.scoring.rules import read_rules
 
 HEADS_SHOWN = 8
 _FIRST = ("induction", "previous-token", "duplicate-token")  # shown apart from the others
@@ -156,6 +155,8 @@ def _labels(labels: tuple[str, ...]) -> Text:
 
 def _evidence() -> str:
     """Which labels each kind of text decides."""
+    from attnscope.scoring.rules import read_rules  # brings torch, which the first table does not
+
     kinds: dict[str, set[str]] = {}
     for rule in read_rules():
         kinds.setdefault(rule.label, set()).update(rule.evidence)
@@ -210,5 +211,5 @@ def _notes(result: ConversionResult) -> list[str]:
     )
     notes += [visible(note) for note in result.notes]
     if result.saved is not None:
-        notes.append(f"Saved in {visible(result.saved)}.")
+        notes.append(f"Saved in {visible(result.saved)}, the weights in {about['saved_dtype']}.")
     return notes
