@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 MOST = 10**12  # of anything: beyond every model, and still quick to compute with
+_MOST_HEADS = 10**6  # and of what is counted one by one
+_ONE_BY_ONE = ("n_layers", "n_heads", "num_key_value_heads")
+_FIELD = re.compile(r"\bfield '(\w+)'", re.IGNORECASE)
 _LARGEST = 50 * 10**6  # bytes of a file that can still be meant as a config
 
 
@@ -66,9 +70,11 @@ class ConfigFile:
         """A whole number that must be there, 1 or more."""
         value = self.get(key)
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not 1 <= value <= MOST:
-            wanted = "a whole number, 1 or more" if not whole or value < 1 else "at most 1e12"
-            raise self.refusal(key, wanted)
+        most = _MOST_HEADS if key in _ONE_BY_ONE else MOST
+        if not whole or value < 1:
+            raise self.refusal(key, "a whole number, 1 or more")
+        if value > most:
+            raise self.refusal(key, f"at most {most:.0e}".replace("e+0", "e").replace("e+", "e"))
         size: int = value
         return size
 
@@ -86,9 +92,25 @@ class ConfigFile:
     def refusal(self, key: str, wanted: str) -> CheckpointError:
         """What the file says, and what it would have to say."""
         found = next((n for n in names_of(key) if self.raw.get(n) is not None), names_of(key)[0])
-        value = visible(repr(self.raw.get(found)))
-        value = value if len(value) <= 60 else f"{value[:59]}…"
+        value = _shown(self.raw.get(found))
         return CheckpointError(f"{visible(self.name)}: {found} is {value}, and must be {wanted}.")
+
+
+def why_invalid(error: Exception, raw: Mapping[str, Any]) -> str:
+    """What a config's own class in transformers trips over: the key and its value, where it says.
+
+    Its own words name Python's types, and come from the library that checks them.
+    """
+    if (found := _FIELD.search(str(error))) is not None and found[1] in raw:
+        return f"{found[1]} is {_shown(raw[found[1]])}"
+    lines = str(error).strip().splitlines()
+    return visible(lines[0][:200].rstrip(".:")) if lines else type(error).__name__
+
+
+def _shown(value: object) -> str:
+    """A value in few characters."""
+    text = visible(repr(value))
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _text_of(path: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from attnscope.errors import CheckpointError
-from attnscope.models.config_file import NAMES, ConfigFile, names_of
+from attnscope.models.config_file import NAMES, ConfigFile, names_of, why_invalid
 from attnscope.models.parameters import count_parameters
 from attnscope.models.shapes import AttentionShape, Latent
 from attnscope.models.supported import SUPPORTED
@@ -99,10 +99,8 @@ def _filled(config: ConfigFile, model_type: str) -> ConfigFile:
     try:
         made = AutoConfig.for_model(model_type, **given)
     except Exception as error:  # whatever its class makes of a damaged config
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = visible(lines[-1] if lines else type(error).__name__)  # the cause comes last
         raise CheckpointError(
-            f"{visible(config.name)}: its config is not valid ({reason.rstrip('.')})."
+            f"{visible(config.name)}: its config is not valid ({why_invalid(error, raw)})."
         ) from error
     wanted = {key for keys in (*NAMES.values(), *_WHOLE.values()) for key in keys}
     wanted |= {"multi_query", "is_decoder", "attention_bias"}

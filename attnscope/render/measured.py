@@ -16,12 +16,12 @@ _CACHES = (
     Column("cache"),
     Column("tokens", right=True),
     Column("layers"),
-    Column("window", right=True, keep=4),
-    Column("formula", right=True),
+    Column("window", right=True, keep=5),
+    Column("formula", right=True, keep=1),
     Column("measured", right=True),
-    Column("difference", right=True, keep=1),
-    Column("kept", right=True, keep=2),
-    Column("allocated", right=True, keep=3),
+    Column("difference", right=True, keep=2),
+    Column("kept", right=True, keep=3),
+    Column("allocated", right=True, keep=4),
 )
 _DECODE = (
     Column("context", right=True),

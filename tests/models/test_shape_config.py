@@ -153,6 +153,7 @@ def test_llama_without_key_value_heads_has_as_many_as_heads(
             "sliding_window_pattern is 0",
         ),
         ({"model_type": "cohere2", "hidden_size": "64"}, "hidden_size is '64'"),
+        ({"model_type": "cohere2", "layer_norm_eps": "x"}, r"not valid \(layer_norm_eps is 'x'\)"),
         (LLAMA | {"num_attention_heads": True}, "is True"),
         (LLAMA | {"num_attention_heads": 5}, "5 heads do not divide"),
         (LLAMA | {"head_dim": -1}, "head_dim is -1"),
