@@ -13,7 +13,6 @@ from attnscope.experiments.amounts import binary
 from attnscope.experiments.compare_result import CompareResult
 from attnscope.experiments.conversion_result import Conversion, ConversionResult
 from attnscope.render.conversion import texts_read
-from attnscope.render.memory import titled
 from attnscope.render.sheet import LABEL_SIZE, Sheet, style, text_width
 
 # Hues of label colours, of which any two can be told apart by colour-blind readers.
@@ -61,7 +60,7 @@ def draw_damage(path: Path, result: CompareResult) -> None:
             f"untrained; {texts_read(about)}, {about['tokens']} tokens; bars: 95 % "
             "over texts of the difference"
         )
-        title = titled(sheet, result.shapes[0].name, ", fewer key/value heads")
+        title = sheet.titled(result.shapes[0].name, ", fewer key/value heads")
         sheet.write_ends(title, [note])
         sheet.save(path)
 

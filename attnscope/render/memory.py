@@ -86,7 +86,7 @@ def _draw_curves(path: Path, result: CompareResult) -> None:
             notes.append("*: the model as it is")
         if any(curve.apart for curve in curves):
             notes.append(f"{drawn}: what an engine reserves, in whole pages of {page} tokens")
-        title = titled(sheet, shape.name, f", {_settings(result)}")
+        title = sheet.titled(shape.name, f", {_settings(result)}")
         sheet.write_ends(title, ["; ".join(notes)] if notes else [])
         sheet.save(path)
 
@@ -222,8 +222,3 @@ def _spread(ends: Sequence[float], top: float) -> list[float]:
 def _settings(result: CompareResult) -> str:
     settings = result.settings
     return f"batch {grouped(settings.batch)}, {settings.kept.name}"
-
-
-def titled(sheet: Sheet, name: str, about: str) -> str:
-    """A title whose end is never cut: the model's name is, where both do not fit."""
-    return fitted(name, sheet.width - 0.3 - text_width(about, 9), 9) + about
