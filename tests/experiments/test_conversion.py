@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,15 @@ def test_a_checkpoint_is_saved_in_its_own_number_format(dtype: torch.dtype, tmp_
     for seat, variant in zip(again.seats, build(model, 1, "mean").layers, strict=True):
         for ours, theirs in zip(seat.attention.parameters(), variant.parameters(), strict=True):
             assert torch.equal(ours, theirs.to(dtype).float())
+
+
+def test_what_came_from_a_gguf_file_is_saved_in_float32(tmp_path: Path) -> None:
+    first = tiny.save(tiny.CONFIGS["llama-gqa"](), tmp_path / "first", causal_lm=True)
+    AutoModelForCausalLM.from_pretrained(first, dtype=torch.bfloat16).save_pretrained(first)
+    model = attnscope.load(str(first), logits=True)
+    model.source = replace(model.source, kind="gguf")
+    found = _converted(model, convert=1, methods="mean", save=tmp_path / "converted")
+    assert found.settings["saved_dtype"] == "float32"
 
 
 @pytest.mark.parametrize(
