@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
 import attnscope
 from attnscope.api import Model
-from attnscope.errors import RunError, UsageError
+from attnscope.errors import UsageError
 from attnscope.experiments import conversion, held_out
 from attnscope.experiments.conversion import build, plan, sizes_of
 from attnscope.experiments.conversion_result import ConversionResult
@@ -25,7 +23,6 @@ from attnscope.experiments.held_out import pick_texts, read_moments
 from attnscope.models.shapes import AttentionShape
 from attnscope.models.states import hidden_states, next_token_losses, seated
 from attnscope.models.text import batch_of
-from attnscope.render.compare import compare_table
 from attnscope.types import TokenBatch
 from tests import tiny
 
@@ -239,57 +236,6 @@ def test_a_saved_checkpoint_gives_our_numbers(
     assert again.shape.n_kv_heads == size
     assert again.tokenizer("a cat")["input_ids"] == model.tokenizer("a cat")["input_ids"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["converted"]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_a_checkpoint_is_saved_in_its_own_number_format(dtype: torch.dtype, tmp_path: Path) -> None:
-    first = tiny.save(tiny.CONFIGS["qwen3"](), tmp_path / "first", causal_lm=True)
-    AutoModelForCausalLM.from_pretrained(first, dtype=dtype).save_pretrained(first)
-    model, place = attnscope.load(str(first), logits=True), tmp_path / "converted"
-    assert model.dtype == torch.float32
-    found = model.compare(convert=1, methods="mean", passages=2, save=place)
-    name = str(dtype).removeprefix("torch.")
-    assert found.to_json()["settings"]["conversion"]["saved_dtype"] == name
-    assert f"the weights in {name}." in " ".join(compare_table(found, 200).plain.split())
-    config = json.loads((place / "config.json").read_text())
-    assert config.get("dtype", config.get("torch_dtype")) == name
-    with safe_open(place / "model.safetensors", "pt") as file:
-        assert {file.get_tensor(key).dtype for key in file.keys()} == {dtype}  # noqa: SIM118
-    again = attnscope.load(str(place))
-    for seat, variant in zip(again.seats, build(model, 1, "mean").layers, strict=True):
-        for ours, theirs in zip(seat.attention.parameters(), variant.parameters(), strict=True):
-            assert torch.equal(ours, theirs.to(dtype).float())
-
-
-def test_what_came_from_a_gguf_file_is_saved_in_float32(tmp_path: Path) -> None:
-    first = tiny.save(tiny.CONFIGS["llama-gqa"](), tmp_path / "first", causal_lm=True)
-    AutoModelForCausalLM.from_pretrained(first, dtype=torch.bfloat16).save_pretrained(first)
-    model = attnscope.load(str(first), logits=True)
-    model.source = replace(model.source, kind="gguf")
-    found = _converted(model, convert=1, methods="mean", save=tmp_path / "converted")
-    assert found.settings["saved_dtype"] == "float32"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        SafetensorError("I/O error: No space left on device (os error 28)"),
-        OSError(28, "No space left on device", "/somewhere/.made-abc/model.safetensors"),
-    ],
-)
-def test_a_full_disk_is_told_plainly(
-    error: Exception,
-    causal: Callable[[str], Model],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", fail)
-    with pytest.raises(RunError, match=r"^Cannot write .*/made: No space left on device\.$"):
-        causal("llama-mha").compare(convert=1, methods="mean", passages=1, save=tmp_path / "made")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
