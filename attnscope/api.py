@@ -284,10 +284,10 @@ class Model(loading.Model):
     def compare(self, **options: Any) -> CompareResult:
         """Memory beside MHA, GQA and MQA twins, and what sharing keys and values costs.
 
-        `convert="9,3,1"` (or "all") converts the model, untrained, and measures the damage;
-        `similarity=True` compares its heads; `measure=True` weighs caches and times decoding.
-        Options as in `attnscope.experiments.compare_model.compare_model`. The first two need a
-        model loaded with `logits=True`.
+        `convert="9,3,1"` (or "all") converts it untrained by `methods` ("mean,first,best-aligned")
+        and `grouping` ("neighbours", "alike"), and measures the damage; `save` is a new directory.
+        `similarity=True` compares heads, `measure=True` weighs caches. `passages`, `seed`,
+        `progress`; all others as in `attnscope.compare`. The first two need `logits=True`.
         """
         return CompareResult(**vars(compare_model(self, **options)))
 

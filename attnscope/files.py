@@ -40,7 +40,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         scratch.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
         scratch.replace(path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(f"Cannot write {visible(str(path))}: {reason}.") from error
+        reason = (error.strerror or str(error)).replace(str(scratch), str(path))
+        raise RunError(f"Cannot write {visible(str(path))}: {visible(reason)}.") from error
     finally:
         scratch.unlink(missing_ok=True)

@@ -31,7 +31,11 @@ class CompareResult(compare_result.CompareResult):
 def compare(*names: str, **options: Any) -> CompareResult:
     """A model beside its MHA, GQA and MQA twins, by names as `attnscope compare` lists them.
 
-    Options as in `attnscope.experiments.compare.compare`. Raises UsageError for amounts that make
-    no sense, CheckpointError for a config that cannot be read.
+    Options, as on the command line: `model` (a checkpoint, of which only the config is read),
+    `config` (a config.json), `revision`; `kv_heads` of the twins (8, "8,4,1" or a list), `context`
+    (8192, "4k,32k" or a list), `batch`, `dtype` of the cache (float32, bfloat16, float16, fp8,
+    int8, int4), `weights_dtype`, `group_size` (numbers that share a scale), `page_size` (tokens),
+    `sliding` (full or window), `memory` ("24GiB" or bytes), `progress`. Raises UsageError for
+    amounts that make no sense, CheckpointError for a config that cannot be read.
     """
     return CompareResult(**vars(compare_experiment.compare(*names, **options)))

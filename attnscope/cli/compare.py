@@ -10,11 +10,17 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.bundle import bundled
+from attnscope.cli.compare_checks import check_listing, check_options
 from attnscope.cli.compare_options import QualityOptions, ShapeOptions, SizeOptions
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
-from attnscope.cli.session import PICTURES, check_place, open_model
-from attnscope.errors import UsageError
+from attnscope.cli.session import (
+    DEFAULT_MODEL,
+    PICTURES,
+    check_distinct,
+    check_place,
+    open_model,
+)
 
 if TYPE_CHECKING:
     from attnscope.reports import CompareResult
@@ -56,12 +62,14 @@ def mha_vs_gqa(
     """
     check_place(output)
     check_place(plot, PICTURES)
+    check_distinct(output=output, plot=plot, save=quality.save)
     if known:
+        check_listing(shape, quality, plot)
         from attnscope.experiments.known import known_shapes
         from attnscope.render.compare import shapes_table
 
         return emit_result(known_shapes(), shapes_table, form, output)
-    _check(shape, quality, form)
+    check_options(shape, quality, form)
     result = (
         _measured(shape, sizes, quality, quiet) if quality.asked else _exact(shape, sizes, quiet)
     )
@@ -72,22 +80,6 @@ def mha_vs_gqa(
     emit_result(result, partial(compare_table, every=quality.every), form, output)
 
 
-def _check(shape: ShapeOptions, quality: QualityOptions, form: Format) -> None:
-    """Options that need others."""
-    if quality.save is not None and quality.convert is None:
-        raise UsageError("--save writes a converted model: say which with --convert.")
-    if quality.asked and (shape.names or shape.config is not None):
-        raise UsageError(
-            "--convert, --similarity and --measure load a checkpoint: name it with --model."
-        )
-    several = sum((quality.convert is not None, quality.similarity, quality.measure)) > 1
-    if several and form in (Format.csv, Format.markdown):
-        raise UsageError(
-            f"--format {form.value} holds one table: ask for one of --convert, --similarity and "
-            "--measure, or for json."
-        )
-
-
 def _exact(shape: ShapeOptions, sizes: SizeOptions, quiet: bool) -> CompareResult:
     """From shapes alone, without torch."""
     from attnscope.reports import compare
@@ -96,7 +88,7 @@ def _exact(shape: ShapeOptions, sizes: SizeOptions, quiet: bool) -> CompareResul
         return compare(
             *(shape.names or ()),
             model=shape.asked,
-            config=shape.config,
+            config=shape.config[0] if shape.config else None,
             revision=shape.revision,
             progress=report,
             **sizes.given,
@@ -115,6 +107,18 @@ def _measured(
         seed=quality.seed,
     )
     losses = quality.convert is not None or quality.similarity
+    with progress(quiet) as report:
+        report("starting", 0, 0)
+        from attnscope.experiments.ahead import check_ahead
+
+        check_ahead(
+            shape.model or DEFAULT_MODEL,
+            shape.revision,
+            convert=quality.convert,
+            methods=quality.methods,
+            save=quality.save,
+            progress=report,
+        )
     model = open_model(chosen, options.TalkOptions(quiet=quiet), logits=losses)
     with progress(quiet) as report:
         return model.compare(

@@ -60,7 +60,8 @@ class ShapeOptions:
         ),
     ] = None
     config: Annotated[
-        Path | None, typer.Option(help="A config.json.", rich_help_panel=options.MODEL)
+        list[Path] | None,
+        typer.Option(help="A config.json.", metavar="FILE", rich_help_panel=options.MODEL),
     ] = None
     revision: Annotated[
         str | None,
@@ -70,7 +71,7 @@ class ShapeOptions:
     @property
     def asked(self) -> str | None:
         """--model; what the environment says counts where nothing else is named."""
-        named = bool(self.names) or self.config is not None
+        named = bool(self.names) or bool(self.config)
         return None if named and self.model == os.environ.get("ATTNSCOPE_MODEL") else self.model
 
 

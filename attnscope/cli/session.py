@@ -174,3 +174,17 @@ def check_place(path: Path | None, endings: tuple[str, ...] | None = None) -> No
         raise RunError(f"Cannot write {shown}: there is no directory {visible(str(folder))}.")
     if not path.exists() and not os.access(folder, os.W_OK):
         raise RunError(f"Cannot write {shown}: no permission in {visible(str(folder))}.")
+
+
+def check_distinct(**places: Path | None) -> None:
+    """Raise UsageError where two options of one command, by their names, write the same file."""
+    seen: dict[str, str] = {}
+    for name, path in places.items():
+        if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
+            continue  # /dev/stdout and the like take as much as they are given
+        option, where = f"--{name.replace('_', '-')}", os.path.realpath(path)
+        if where in seen:
+            raise UsageError(
+                f"{seen[where]} and {option} would both write {visible(str(path))}: name two files."
+            )
+        seen[where] = option

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from attnscope.errors import UsageError
 from attnscope.plain import visible
 
 MOST = 10**18  # tokens, texts: beyond any machine, and still quick to compute with
-_COUNT = re.compile(r"(\d{1,19})(?:[eE](\d{1,2})|([kKmMgG]))?", re.ASCII)
+_COUNT = re.compile(r"(\d{1,400})(?:[eE](\d{1,6})|([kKmMgG]))?", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
 _COUNTS = {"k": 1024, "m": 1024**2, "g": 1024**3}
 _BYTES = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))?\s*([kKMGTPE])(i?)B", re.ASCII)
 _PREFIXES = "KMGTPE"
@@ -20,36 +22,65 @@ def count(text: str | int, what: str) -> int:
     match = _COUNT.fullmatch(str(text).strip())
     if match is None:
         raise UsageError(
-            f"Cannot read '{visible(str(text))}' as a number of {what}: "
+            f"Cannot read '{_short(text)}' as a number of {what}: "
             "write 8192, 8k (k = 1024), 1M or 1e6."
         )
-    number, power, suffix = match.groups()
-    value: int = int(number) * 10 ** int(power or 0) * _COUNTS.get((suffix or "").lower(), 1)
+    digits, power, suffix = match.groups()
+    if len(digits.lstrip("0")) + int(power or 0) > 20:
+        value = 0 if not digits.strip("0") else MOST + 1
+    else:
+        value = int(digits) * 10 ** int(power or 0) * _COUNTS.get((suffix or "").lower(), 1)
     if not 1 <= value <= MOST:
-        raise UsageError(f"{visible(str(text))} {what}: give at least 1 and at most 1e18.")
+        raise UsageError(f"{_short(text)} {what}: give at least 1 and at most 1e18.")
     return value
 
 
-def counts(text: str | int | Sequence[str | int], what: str) -> tuple[int, ...]:
+def counts(text: str | float | Sequence[str | int], what: str) -> tuple[int, ...]:
     """Several of them, each once: `4k,32k`, or a list."""
-    parts = text.split(",") if isinstance(text, str) else [text] if isinstance(text, int) else text
+    parts = _parts(text)
+    if not parts:
+        raise UsageError(f"No number of {what} is given: name one at least.")
     return tuple(dict.fromkeys(count(part, what) for part in parts))
+
+
+def heads(asked: str | int | Sequence[int], example: str) -> tuple[int, ...]:
+    """Numbers of key/value heads: `8,4,1`, one, or a list. Raises UsageError for anything else."""
+    parts = _parts(asked)
+    if not parts or not all(_WHOLE.fullmatch(str(part).strip()) for part in parts):
+        raise UsageError(
+            f"Cannot read {visible(repr(asked))[:60]} as key/value heads: write numbers, as in "
+            f"{example}."
+        )
+    return tuple(int(part) for part in parts)
 
 
 def memory(text: str | int) -> int:
     """`24GiB` or `80GB` in bytes; an int is bytes already. Raises UsageError for anything else."""
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
         return text
-    match = _BYTES.fullmatch(text.strip())
+    match = _BYTES.fullmatch(str(text).strip()) if isinstance(text, str) else None
     if match is None:
         raise UsageError(
-            f"Cannot read '{visible(text)}' as memory: write 24GiB (binary) or 80GB (decimal)."
+            f"Cannot read '{_short(text)}' as memory: write 24GiB (binary) or 80GB (decimal)."
         )
     whole, fraction, prefix, binary = match.groups()
     unit: int = (1024 if binary else 1000) ** (_PREFIXES.index(prefix.upper()) + 1)
     digits = fraction or ""
     parts: int = 10 ** len(digits)
     return int(whole + digits) * unit // parts
+
+
+def _parts(given: object) -> list[Any]:
+    """`4k,32k` at its commas, a list as it is, a number as the only one."""
+    if isinstance(given, str):
+        return given.split(",")
+    return list(given) if isinstance(given, Iterable) else [given]
+
+
+def _short(text: object) -> str:
+    """What was typed, not more of it than a line holds."""
+    shown = visible(str(text))
+    return shown if len(shown) <= 40 else f"{shown[:39]}…"
 
 
 def binary(n_bytes: int, unit: int | None = None) -> str:

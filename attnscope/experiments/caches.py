@@ -17,14 +17,21 @@ import torch
 from torch import Tensor
 
 from attnscope.attention.spec import AttentionSpec
-from attnscope.experiments.measured_result import CacheCheck, LayerCache
+from attnscope.experiments.measured_result import QUANTISED, CacheCheck, LayerCache
 from attnscope.experiments.memory import FORMATS, NumberFormat, layer_bytes, seen_tokens
 from attnscope.experiments.room import check_room
 from attnscope.models.load import Model
 from attnscope.models.shapes import AttentionShape
 
-QUANTISED = ("fp8", "int4")
 CONTEXT = 256  # tokens, or one more than the longest window, as far as positions go
+SMALL = 4096  # tokens: longer caches are weighed only where nothing shorter was asked for
+
+
+def contexts_to_weigh(asked: Sequence[int] | None) -> tuple[int | None, ...]:
+    """Those that are small enough, or the smallest; None is the one that is usual for the model."""
+    if asked is None:
+        return (None,)
+    return tuple(context for context in asked if context <= SMALL) or (min(asked),)
 
 
 def measure_caches(

@@ -21,7 +21,7 @@ from attnscope.experiments.memory import (
     token_flops,
 )
 from attnscope.models.find import find_shapes
-from attnscope.models.shapes import AttentionShape, known_shape
+from attnscope.models.shapes import AttentionShape, divisors, known_shape
 from attnscope.plain import visible
 from attnscope.types import Progress, no_progress
 
@@ -36,7 +36,7 @@ def compare(
     model: str | None = None,
     config: str | Path | None = None,
     revision: str | None = None,
-    kv_heads: str | Sequence[int] | None = None,
+    kv_heads: str | int | Sequence[int] | None = None,
     context: str | int | Sequence[str | int] | None = None,
     batch: int | str = 1,
     dtype: str = "bfloat16",
@@ -57,7 +57,7 @@ def compare(
     """
     found = find_shapes(names, model, config, revision, progress)
     shapes = [*shapes, *found] or [known_shape(CLASSIC)]
-    asked = None if kv_heads is None else _kv_heads(kv_heads)
+    asked = None if kv_heads is None else amounts.heads(kv_heads, "8,4,1")
     usual = min(min(shape.positions or USUAL_CONTEXT for shape in shapes), USUAL_CONTEXT)
     kept = _number_format(dtype, group_size)
     if sliding not in WINDOWS:
@@ -97,8 +97,8 @@ def _usual_groups(shape: AttentionShape) -> tuple[int, ...]:
     """For a model that has no groups: those of four heads, or the nearest to it that divide."""
     if shape.kind == "GQA":
         return ()
-    divisors = [n for n in range(2, shape.n_heads) if shape.n_heads % n == 0]
-    return tuple(sorted(divisors, key=lambda n: abs(n - shape.n_heads / 4))[:1])
+    between = divisors(shape.n_heads)[1:-1]
+    return tuple(sorted(between, key=lambda n: abs(n - shape.n_heads / 4))[:1])
 
 
 def _rows(
@@ -141,16 +141,6 @@ def _row(
         longest_context=longest_context(variant, room, batch, kept, paging),
         largest_batch=max(room, 0) // one if one else None,
     )
-
-
-def _kv_heads(asked: str | Sequence[int]) -> tuple[int, ...]:
-    parts = asked.split(",") if isinstance(asked, str) else asked
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read key/value heads {visible(str(asked))!r}: write numbers, as in 8,4,1."
-        ) from error
 
 
 def _number_format(name: str, group_size: int | None) -> NumberFormat:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnscope.errors import CheckpointError, UsageError
 from attnscope.experiments import amounts
-from attnscope.experiments.caches import measure_caches
+from attnscope.experiments.caches import contexts_to_weigh, measure_caches
 from attnscope.experiments.compare import compare
 from attnscope.experiments.compare_result import CompareResult
 from attnscope.experiments.conversion import convert as convert_model
@@ -28,14 +28,14 @@ from attnscope.types import Progress, no_progress
 def compare_model(
     model: Model,
     *,
-    convert: str | Sequence[int] | None = None,
+    convert: str | int | Sequence[int] | None = None,
     methods: str | Sequence[str] | None = None,
     grouping: str = "neighbours",
     save: str | Path | None = None,
     similarity: bool = False,
     measure: bool = False,
     passages: int = TEXTS,
-    kv_heads: str | Sequence[int] | None = None,
+    kv_heads: str | int | Sequence[int] | None = None,
     context: str | int | Sequence[str | int] | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -56,7 +56,9 @@ def compare_model(
     asked = None if context is None else amounts.counts(context, "tokens")
     reading: dict[str, Any] = {"texts": passages, "seed": seed, "progress": progress}
     if measure:
-        result = replace(result, measured=_measure(model, shape, asked, progress))
+        result = replace(
+            result, measured=_measure(model, shape, asked, result.settings.batch, progress)
+        )
     if convert is not None:
         result = replace(
             result,
@@ -104,14 +106,22 @@ def shape_of(model: Model) -> AttentionShape:
 
 
 def _measure(
-    model: Model, shape: AttentionShape, asked: tuple[int, ...] | None, progress: Progress
+    model: Model,
+    shape: AttentionShape,
+    asked: tuple[int, ...] | None,
+    batch: int,
+    progress: Progress,
 ) -> MeasuredResult:
     if not model.shape.causal:
         raise UsageError(f"{visible(model.id)} is an encoder: it keeps no cache to measure.")
     widest = max(model.specs, key=lambda spec: (spec.window is None, spec.window or 0))
     contexts = asked or CONTEXTS
     progress("filling caches", 0, 0)
-    caches = measure_caches(model, shape, min(asked) if asked else None)
+    caches = [
+        check
+        for context in contexts_to_weigh(asked)
+        for check in measure_caches(model, shape, context, batch)
+    ]
     decode = time_decoding(
         widest.with_changes(qk_norm=None, sink=False),
         contexts,
@@ -121,10 +131,14 @@ def _measure(
     import torch
 
     settings = {
+        "cache_contexts": sorted({check.context for check in caches}),
+        "cache_batch": batch,
+        "cache_dtype": str(model.dtype).removeprefix("torch."),
         "decode_contexts": list(contexts),
+        "decode_batch": 1,
         "rounds": ROUNDS,
         "threads": torch.get_num_threads(),
         "device": str(model.device),
         "decode_dtype": "float32",
     }
-    return MeasuredResult(caches, decode, settings)
+    return MeasuredResult(tuple(caches), decode, settings)

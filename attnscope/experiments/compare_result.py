@@ -9,6 +9,7 @@ import attnscope
 from attnscope.experiments.memory import NumberFormat, Paging
 from attnscope.experiments.published import PUBLISHED
 from attnscope.models.shapes import AttentionShape
+from attnscope.plain import visible
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -92,6 +93,16 @@ class CompareResult:
         every = (self.conversion, self.similarity, self.measured)
         return [part for part in every if part is not None]
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the shapes before believing the numbers."""
+        return [
+            f"The config of {visible(shape.name)} leaves out {', '.join(shape.assumed)}: taken are "
+            f"the defaults of transformers for {shape.family}."
+            for shape in self.shapes
+            if shape.assumed
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """The `attnscope.compare/1` document."""
         described = _described(self.shapes[0], self.settings) if len(self.shapes) == 1 else None
@@ -107,6 +118,7 @@ class CompareResult:
             "conversion": None if self.conversion is None else self.conversion.to_json(),
             "similarity": None if self.similarity is None else self.similarity.to_json(),
             "measured": None if self.measured is None else self.measured.to_json(),
+            "notes": self.notes,
             "published": [report.to_json() for report in PUBLISHED],
         }
 
@@ -132,6 +144,7 @@ def _described(shape: AttentionShape, settings: Settings) -> dict[str, Any]:
     return {
         "id": shape.name,
         **{key: told[key] for key in kept},
+        "n_kv_heads": None if shape.latent is not None else shape.n_kv_heads,
         "dtype": settings.weights.name,
         "parity": None,
         **{key: told[key] for key in more},

@@ -11,6 +11,7 @@ from attnscope.attention.alignment import Moments
 from attnscope.attention.multihead import MultiHeadAttention
 from attnscope.attention.pooling import METHODS, Grouping, pool
 from attnscope.errors import UsageError, did_you_mean
+from attnscope.experiments import amounts
 from attnscope.experiments.compare_result import Settings
 from attnscope.experiments.conversion_result import (
     AS_IS,
@@ -35,7 +36,7 @@ GROUPINGS = ("neighbours", "alike")
 RESAMPLES = 2000
 
 
-def sizes_of(asked: str | Sequence[int], shape: AttentionShape) -> tuple[int, ...]:
+def sizes_of(asked: str | int | Sequence[int], shape: AttentionShape) -> tuple[int, ...]:
     """Numbers of key/value heads: `9,3,1`, or `all` that tell something, the most first.
 
     All are the MHA twin, the model as it is, and every fewer. Raises UsageError for numbers that
@@ -45,14 +46,7 @@ def sizes_of(asked: str | Sequence[int], shape: AttentionShape) -> tuple[int, ..
     if asked == "all":
         fewer = [n for n in range(1, shape.n_kv_heads) if n_heads % n == 0]
         return tuple(sorted({n_heads, shape.n_kv_heads, *fewer}, reverse=True))
-    parts = asked.split(",") if isinstance(asked, str) else asked
-    try:
-        sizes = {int(part) for part in parts}
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {visible(str(asked))!r} as key/value heads: write numbers, as in 9,3,1, "
-            "or all."
-        ) from error
+    sizes = set(amounts.heads(asked, "9,3,1, or all"))
     for size in sizes:
         Grouping.neighbours(n_heads, size)
     return tuple(sorted(sizes, reverse=True))
@@ -72,13 +66,27 @@ def methods_of(asked: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def no_cache(name: str) -> UsageError:
+    """The refusal of an encoder."""
+    return UsageError(
+        f"{visible(name)} is an encoder: it keeps no cache that sharing keys and values would make "
+        "smaller."
+    )
+
+
+def check_one(count: int) -> None:
+    """Raise UsageError where what is to be saved is not one model."""
+    if count != 1:
+        raise UsageError(
+            "--save writes one model: name one number of key/value heads and one method, as in "
+            "--convert 1 --methods best-aligned."
+        )
+
+
 def check_convertible(model: Model) -> None:
     """Raise UsageError where there is nothing to convert, or nothing to measure it by."""
     if not model.shape.causal:
-        raise UsageError(
-            f"{visible(model.id)} is an encoder: it keeps no cache that sharing keys and values "
-            "would make smaller."
-        )
+        raise no_cache(model.id)
     if not model.has_logits:
         raise UsageError("Losses need the language-model head: load the model with logits=True.")
 
@@ -97,14 +105,15 @@ def build(
     """
     layers: list[MultiHeadAttention] = []
     orders = []
+    pooled = method if method in METHODS else "mean"  # of heads that are the same already
     for number, seat in enumerate(model.seats):
         attention, seen = seat.attention, None if moments is None else moments[number]
         chosen = Grouping.neighbours(attention.spec.n_heads, size)
         if grouping == "alike" and seen is not None and not chosen.is_exact(attention.spec):
             chosen = alike(attention.spec, seen, size)
-        layers.append(pool(attention, chosen, method, seen))
+        layers.append(pool(attention, chosen, pooled, seen))
         orders.append(chosen.order)
-    return Variant(f"{size} key/value heads, {method}", layers, orders)
+    return Variant(f"{size} key/value head{'s' * (size != 1)}, {method}", layers, orders)
 
 
 def plan(model: Model, sizes: Sequence[int], methods: Sequence[str]) -> list[tuple[int, str]]:
@@ -123,7 +132,7 @@ def convert(
     model: Model,
     shape: AttentionShape,
     settings: Settings,
-    asked: str | Sequence[int] = "all",
+    asked: str | int | Sequence[int] = "all",
     *,
     methods: str | Sequence[str] | None = None,
     grouping: str = "neighbours",
@@ -143,11 +152,7 @@ def convert(
         raise UsageError(f"Unknown grouping {visible(grouping)!r}: neighbours or alike.")
     wanted = plan(model, sizes_of(asked, shape), methods_of(methods))
     if save is not None:
-        if len(wanted) != 1:
-            raise UsageError(
-                "--save writes one model: name one number of key/value heads and one method, as in "
-                "--convert 1 --methods best-aligned."
-            )
+        check_one(len(wanted))
         check_saving(model, save)
     read = pick_texts(model, texts, seed)
     _check_room(model, len(wanted))
@@ -156,8 +161,7 @@ def convert(
     variants = []
     for number, (size, method) in enumerate(wanted):
         progress("converting", number, len(wanted))
-        known = method if method in METHODS else "mean"
-        variants.append(build(model, size, known, grouping, moments))
+        variants.append(build(model, size, method, grouping, moments))
     clean, *outcomes = measure(
         model, variants, read.measured, read.stimulus, seed=seed, progress=progress
     )
@@ -165,15 +169,17 @@ def convert(
         _conversion(shape, settings, size, method, grouping, variant, clean, outcome, seed)
         for (size, method), variant, outcome in zip(wanted, variants, outcomes, strict=True)
     ]
+    about = {**read.to_json(), "seed": seed, "grouping": grouping}
     if save is not None:
         progress("saving", 0, 0)
-        save_converted(model, variants[0].layers, save)
+        dtype = save_converted(model, variants[0].layers, save)
+        about["saved_dtype"] = str(dtype).removeprefix("torch.")
     return ConversionResult(
         n_kv_heads=model.shape.n_kv_heads,
         vocab_size=model.shape.vocab_size,
         loss=clean.loss,
         repeated=_repeated(clean),
-        settings={**read.to_json(), "seed": seed, "grouping": grouping},
+        settings=about,
         conversions=tuple(found),
         notes=read.notes,
         saved=None if save is None else str(save),
@@ -238,6 +244,7 @@ def _heads(variant: Variant, clean: Outcome, outcome: Outcome) -> list[Converted
                     attention_kl=float(outcome.divergence[layer, head]),
                     labels_before=clean.labels[layer][head].labels,
                     labels=outcome.labels[layer][head].labels,
+                    reached=outcome.reached[layer][head].labels,
                 )
             )
     return found

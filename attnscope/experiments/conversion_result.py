@@ -16,7 +16,10 @@ AS_IS, REPEATED = "as it is", "repeated"  # methods that change nothing
 
 @dataclass(frozen=True)
 class ConvertedHead:
-    """One query head: KL of its attention to what it was, in nats, and its labels."""
+    """One query head: KL of its attention to what it was, in nats, and its labels.
+
+    `reached` are the labels that its mean scores reach, borne out by the texts or not.
+    """
 
     layer: int
     head: int
@@ -24,6 +27,7 @@ class ConvertedHead:
     attention_kl: float
     labels_before: tuple[str, ...]
     labels: tuple[str, ...]
+    reached: tuple[str, ...] = ()
 
     @property
     def name(self) -> Head:
@@ -33,11 +37,16 @@ class ConvertedHead:
 
 @dataclass(frozen=True)
 class Survival:
-    """How many heads had a label before, how many of them kept it, and how many have it now."""
+    """How many heads had a label before, how many of them kept it, and how many have it now.
+
+    `reached` counts those of them whose mean score still reaches the label's minimum: they keep it,
+    or too few texts bear it out.
+    """
 
     before: int
     kept: int
     after: int
+    reached: int
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,12 @@ class Conversion:
             before = sum(label in head.labels_before for head in self.heads)
             after = sum(label in head.labels for head in self.heads)
             kept = sum(label in head.labels_before and label in head.labels for head in self.heads)
+            reached = sum(
+                label in head.labels_before and label in (*head.labels, *head.reached)
+                for head in self.heads
+            )
             if before or after:
-                found[label] = Survival(before, kept, after)
+                found[label] = Survival(before, kept, after, reached)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -93,6 +106,7 @@ class Conversion:
                     **asdict(head),
                     "labels_before": list(head.labels_before),
                     "labels": list(head.labels),
+                    "reached": list(head.reached),
                 }
                 for head in self.heads
             ],
@@ -139,6 +153,7 @@ class ConversionResult:
                     "layer_hidden_error": one.hidden_error[head.layer + 1],
                     "labels_before": " ".join(head.labels_before),
                     "labels": " ".join(head.labels),
+                    "reached": " ".join(head.reached),
                 }
 
     def best(self, n_kv_heads: int) -> Conversion:

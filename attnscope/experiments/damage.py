@@ -22,7 +22,7 @@ from attnscope.models.states import hidden_states, next_token_losses, seated
 from attnscope.models.text import Tokens, batch_of
 from attnscope.scoring.battery import ERROR, roles_tested
 from attnscope.scoring.estimate import estimate
-from attnscope.scoring.labels import Evidence, HeadLabels, judge, labels_of
+from attnscope.scoring.labels import Evidence, HeadLabels, by_mean, judge, labels_of
 from attnscope.scoring.roles import resting_places
 from attnscope.scoring.rules import read_rules
 from attnscope.scoring.scan import MEASURES, Watcher, questions
@@ -51,6 +51,7 @@ class Variant:
 class Outcome:
     """What the model, or a variant of it, did. Sums by head are in the model's own order.
 
+    `reached` are the labels that mean scores alone would give, borne out by the texts or not.
     losses (N, 2): their sum over each text and how many; repeated (S, 2): mean loss of each
     sequence of random tokens, said first and said again; divergence (L, H): mean over rows of
     KL(model ‖ variant) in nats; apart (L + 1,): mean over tokens of |h' - h| / |h|.
@@ -61,6 +62,7 @@ class Outcome:
     divergence: Floats
     apart: Floats
     labels: list[list[HeadLabels]]
+    reached: list[list[HeadLabels]]
 
     @property
     def loss(self) -> float:
@@ -253,15 +255,18 @@ def _outcome(model: Model, tally: _Tally, stimulus: RepeatedTokens | None, seed:
     divergence, apart = torch.as_tensor(tally.divergence), torch.as_tensor(tally.apart)
     repeated = torch.cat(tally.repeated).numpy() if tally.repeated else np.zeros((0, 2))
     n = 0 if stimulus is None else stimulus.sequences
+    evidence = dict(_evidence(tally, n, seed))
+    labels, reached = (
+        labels_of(judge(read_rules(), given, model.shape.causal), model.shape.grid)
+        for given in (evidence, {kind: by_mean(one) for kind, one in evidence.items()})
+    )
     return Outcome(
         losses=np.array(tally.losses, dtype=float).reshape(-1, 2),
         repeated=repeated[:n],
         divergence=(divergence / max(tally.rows, 1)).numpy(),
         apart=(apart / tally.tokens).numpy(),
-        labels=labels_of(
-            judge(read_rules(), dict(_evidence(tally, n, seed)), model.shape.causal),
-            model.shape.grid,
-        ),
+        labels=labels,
+        reached=reached,
     )
 
 

@@ -53,7 +53,8 @@ def time_decoding(
         steps = [_Step.make(spec, size, context, device) for size in sizes]
         seconds: list[list[float]] = [[] for _ in steps]
         for turn in range(rounds + WARM_UP):
-            progress("timing decode steps", number * rounds + turn, len(contexts) * rounds)
+            turns = rounds + WARM_UP
+            progress("timing decode steps", number * turns + turn, len(contexts) * turns)
             for step, taken in zip(steps, seconds, strict=True):
                 took = step.run()
                 if turn >= WARM_UP:

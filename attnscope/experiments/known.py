@@ -26,7 +26,7 @@ class KnownShapes:
             "attnscope": attnscope.__version__,
             "model": None,
             "settings": {},
-            "shapes": [{"kind": shape.kind, **asdict(shape)} for shape in self.shapes],
+            "shapes": [_told(shape) for shape in self.shapes],
         }
 
     def to_frame(self) -> DataFrame:
@@ -35,10 +35,17 @@ class KnownShapes:
 
         rows = []
         for shape in self.shapes:
-            told = {"kind": shape.kind, **asdict(shape)}
+            told = _told(shape)
             told["latent"] = None if shape.latent is None else shape.latent.kept
             rows.append(told)
         return DataFrame(rows, dtype=object)
+
+
+def _told(shape: AttentionShape) -> dict[str, Any]:
+    """A row as rows of a report have it: latent attention has no key/value heads."""
+    told = {"kind": shape.kind, "encoder": not shape.causal, **asdict(shape)}
+    del told["assumed"]  # published models leave nothing open
+    return told | {"n_kv_heads": None if shape.latent is not None else shape.n_kv_heads}
 
 
 def known_shapes() -> KnownShapes:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+QUANTISED = ("fp8", "int4")  # kinds of caches, beside dynamic and static
+
 
 @dataclass(frozen=True)
 class LayerCache:
@@ -63,16 +65,15 @@ class CacheCheck:
         return sum(layer.allocated for layer in self.layers)
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of `measured.caches`."""
+        """One entry of `measured.caches`; what was not weighed has no bytes."""
+        difference = self.measured - self.formula
+        sizes = (self.formula, self.measured, self.kept, self.allocated, difference)
+        names = ("formula", "measured", "kept", "allocated", "difference")
         return {
             "cache": self.cache,
             "context": self.context,
             "dtype": self.dtype,
-            "formula": self.formula,
-            "measured": self.measured,
-            "kept": self.kept,
-            "allocated": self.allocated,
-            "difference": self.measured - self.formula,
+            **dict(zip(names, sizes if self.layers else [None] * len(names), strict=True)),
             "skipped": self.skipped,
             "layers": [{**asdict(layer), "difference": layer.difference} for layer in self.layers],
         }
@@ -112,18 +113,21 @@ class MeasuredResult:
         }
 
     def to_frame(self) -> DataFrame:
-        """One row for each cache and layer."""
+        """One row for each cache and layer, then one for each decode step: `what` says which."""
         from pandas import DataFrame
 
-        return DataFrame(self._rows())
+        return DataFrame(self._rows(), dtype=object)  # whole numbers stay whole beside nothing
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for check in self.caches:
             for layer in check.layers:
                 yield {
+                    "what": "cache",
                     "cache": check.cache,
                     "context": check.context,
                     "dtype": check.dtype,
                     **asdict(layer),
                     "difference": layer.difference,
                 }
+        for row in self.decode:
+            yield {"what": "decode", "dtype": self.settings.get("decode_dtype"), **asdict(row)}

@@ -39,6 +39,12 @@ def _from_file(path: Path) -> AttentionShape:
 
 
 def _from_checkpoint(name: str, revision: str | None, progress: Progress) -> AttentionShape:
+    path = Path(os.path.expanduser(name))
+    if path.is_file() and path.suffix.lower() == ".json":
+        raise UsageError(
+            f"{visible(name)} is a file, and --model takes a checkpoint: `--config "
+            f"{visible(name)}` reads one config."
+        )
     # A row stands in for the hub, as the hub has it today: not for a place on the disk.
     if revision is None and not os.path.lexists(os.path.expanduser(name)):
         with contextlib.suppress(UsageError):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from attnscope.errors import CheckpointError, UsageError
+from attnscope.models.config_file import why_invalid
 from attnscope.models.sources import Source
 from attnscope.plain import visible
 
@@ -29,6 +30,8 @@ def read_config(source: Source) -> Any:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(raw, dict):
             raise ValueError("not an object")
+    except RecursionError as error:
+        raise CheckpointError(f"{shown}: config.json is nested too deeply.") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{shown}: config.json cannot be read ({error}).") from error
     model_type = str(raw.get("model_type", ""))
@@ -61,7 +64,7 @@ def read_config(source: Source) -> Any:
         )
     except Exception as error:  # whatever its class makes of a damaged config
         raise CheckpointError(
-            f"{shown}: config.json is not valid ({_first_line(error)})."
+            f"{shown}: config.json is not valid ({why_invalid(error, raw)})."
         ) from error
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError(
@@ -202,14 +205,18 @@ def pick_device(device: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    known = "Use auto, cpu, cuda, cuda:N or mps."
     try:
         place = torch.device(device)
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
+    except RuntimeError as error:  # with a list of all that torch was ever built for
         raise UsageError(
-            f"Cannot use device {visible(device)!r}: {_first_line(error)} "
-            "Use auto, cpu, cuda, cuda:N or mps."
+            f"Cannot use device {visible(device)!r}: there is none. {known}"
         ) from error
+    try:
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = _first_line(error).rstrip(".")
+        raise UsageError(f"Cannot use device {visible(device)!r}: {reason}. {known}") from error
     return place
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from attnscope.models.config_file import ConfigFile
 from attnscope.models.shapes import AttentionShape
 
 # Norms of a layer, in units of (d_model, d_head).
@@ -23,22 +22,24 @@ _NORMS = {
 _TIED = ("gemma", "gemma2", "gemma3_text")  # unless the config says otherwise
 
 
-def count_parameters(shape: AttentionShape, config: Mapping[str, Any]) -> AttentionShape:
-    """The shape with its `parameters`, where they can be told from the config."""
-    sizes = [config.get(key) for key in ("vocab_size", "intermediate_size", "n_inner")]
-    if any(size is not None and not isinstance(size, int) for size in sizes):
-        return shape
-    vocabulary, inner, gpt2_inner = sizes
+def count_parameters(shape: AttentionShape, config: ConfigFile) -> AttentionShape:
+    """The shape with its `parameters`, where they can be told from the config.
+
+    Raises CheckpointError for sizes that no model has.
+    """
+    vocabulary, inner, gpt2_inner = (
+        config.size_or_none(key) for key in ("vocab_size", "intermediate_size", "n_inner")
+    )
     if shape.family == "gpt2" and vocabulary and shape.positions:
         inner = gpt2_inner or 4 * shape.d_model
         embeddings = (vocabulary + shape.positions) * shape.d_model
         return replace(shape, parameters=embeddings + _plain_layers(shape, inner))
     if shape.family == "gpt_neox" and vocabulary and inner:
-        copies = 1 if config.get("tie_word_embeddings") else 2
+        copies = 1 if config.flag("tie_word_embeddings") else 2
         embeddings = copies * vocabulary * shape.d_model
         return replace(shape, parameters=embeddings + _plain_layers(shape, inner))
-    if shape.family in _NORMS and vocabulary and inner and not config.get("mlp_bias"):
-        tied = config.get("tie_word_embeddings", shape.family in _TIED)
+    if shape.family in _NORMS and vocabulary and inner and not config.flag("mlp_bias"):
+        tied = config.flag("tie_word_embeddings", shape.family in _TIED)
         embeddings = (1 if tied else 2) * vocabulary * shape.d_model
         return replace(shape, parameters=embeddings + _gated_layers(shape, inner, config))
     return shape
@@ -51,12 +52,12 @@ def _plain_layers(shape: AttentionShape, inner: int) -> int:
     return shape.attention_parameters + shape.n_layers * each + 2 * width
 
 
-def _gated_layers(shape: AttentionShape, inner: int, config: Mapping[str, Any]) -> int:
+def _gated_layers(shape: AttentionShape, inner: int, config: ConfigFile) -> int:
     """Layers of attention, three projections (of each expert, with a router), and norms."""
     width, (norms, head_norms) = shape.d_model, _NORMS[shape.family]
     each = 3 * width * inner
     if shape.family == "mixtral":
-        experts = int(config.get("num_local_experts", 8))
+        experts = config.size_or_none("num_local_experts") or 8
         each = experts * (each + width)
     each += norms * width + head_norms * shape.d_head
     return shape.attention_parameters + shape.n_layers * each + width

@@ -7,13 +7,12 @@ its class. What counts as everything is a table of model types, each with the ke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from attnscope.errors import CheckpointError
+from attnscope.models.config_file import NAMES, ConfigFile, names_of, why_invalid
 from attnscope.models.parameters import count_parameters
 from attnscope.models.shapes import AttentionShape, Latent
 from attnscope.models.supported import SUPPORTED
@@ -25,17 +24,10 @@ _ENCODERS = {
     *("esm", "eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert", "roberta"),
     *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"),
 }
-_NAMES = MappingProxyType(
-    {
-        "n_layers": ("num_hidden_layers", "n_layer", "n_layers"),
-        "n_heads": ("num_attention_heads", "n_head", "n_heads"),
-        "d_model": ("hidden_size", "n_embd", "dim"),
-        "positions": ("max_position_embeddings", "n_positions"),
-    }
-)
 _SIZES = ("n_layers", "n_heads", "d_model")
 _GROUPED = (*_SIZES, "num_key_value_heads")
 _SLIDING = (*_GROUPED, "head_dim", "sliding_window", "layer_types")
+_COUNTED = ("vocab_size", "intermediate_size", "n_inner", "num_local_experts")
 _RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 # Files of these types are read by themselves when they hold these keys.
 _WHOLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -65,89 +57,105 @@ _BIASED = {
     *("gpt2", "gpt_neox", "gpt_bigcode", "opt", "biogpt", "ctrl", "phi", "starcoder2"),
     *("persimmon", *_ENCODERS),
 } - {"eurobert", "nomic_bert"}
+_KINDS = ("full_attention", "sliding_attention")  # of layers, as `layer_types` has them
 _INWARD = ("glm", "glm4", "glm4_moe", "seed_oss")  # attention_bias says nothing of W_O
 
 
 def shape_from_config(path: Path, name: str) -> AttentionShape:
     """The shape that a config.json describes. Raises CheckpointError where it cannot be told."""
-    raw = _read(path, name)
-    text = raw.get("text_config")  # of a model that also sees
+    config = ConfigFile.read(path, name)
+    text = config.raw.get("text_config")  # of a model that also sees
     if isinstance(text, dict):
-        raw = text
-    model_type = str(raw.get("model_type", ""))
+        config = ConfigFile(name, text)
+    model_type = str(config.raw.get("model_type", ""))
     if model_type not in SUPPORTED and model_type not in _LATENT:
         raise CheckpointError(
             f"{visible(name)}: the attention of model type {visible(model_type)!r} is not known. "
             "Those that are: `attnscope models list --architectures`, and DeepSeek-V2 and V3."
         )
-    if raw.get("use_bidirectional_attention"):
+    if config.flag("use_bidirectional_attention"):
         raise CheckpointError(f"{visible(name)} reads both ways through a window: no report yet.")
-    if not _is_whole(raw, model_type):
-        raw = _filled(raw, model_type, name)
-    return _shape(raw, model_type, name)
+    if _is_whole(config, model_type):
+        return _shape(config, model_type)
+    filled = _filled(config, model_type)
+    return _shape(filled, model_type, _assumed(config, filled))
 
 
-def _read(path: Path, name: str) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CheckpointError(f"{visible(name)}: cannot read its config ({reason}).") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{visible(name)}: its config is not an object.")
-    return raw
-
-
-def _get(raw: Mapping[str, Any], key: str) -> Any:
-    return next((raw[n] for n in _NAMES.get(key, (key,)) if raw.get(n) is not None), None)
-
-
-def _is_whole(raw: Mapping[str, Any], model_type: str) -> bool:
+def _is_whole(config: ConfigFile, model_type: str) -> bool:
     needed = _WHOLE.get(model_type)
-    return needed is not None and all(
-        any(name in raw for name in _NAMES.get(key, (key,))) for key in needed
+    return needed is not None and all(config.holds(key) for key in needed)
+
+
+def _filled(config: ConfigFile, model_type: str) -> ConfigFile:
+    """The config through its own class, under the names that all classes answer to."""
+    _check_given(config)
+    from transformers import AutoConfig
+
+    from attnscope.models.quiet import quiet_transformers
+
+    quiet_transformers()
+    raw = config.raw
+    given = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
+    try:
+        made = AutoConfig.for_model(model_type, **given)
+    except Exception as error:  # whatever its class makes of a damaged config
+        raise CheckpointError(
+            f"{visible(config.name)}: its config is not valid ({why_invalid(error, raw)})."
+        ) from error
+    wanted = {key for keys in (*NAMES.values(), *_WHOLE.values()) for key in keys}
+    wanted |= {"multi_query", "is_decoder", "attention_bias"}
+    held = {key: getattr(made, key, None) for key in wanted}
+    return ConfigFile(
+        config.name, {**raw, **{key: value for key, value in held.items() if value is not None}}
     )
 
 
-def _filled(raw: dict[str, Any], model_type: str, name: str) -> dict[str, Any]:
-    """The config through its own class, under the names that all classes answer to."""
-    from transformers import AutoConfig
-
-    given = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
-    try:
-        config = AutoConfig.for_model(model_type, **given)
-    except Exception as error:  # whatever its class makes of a damaged config
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{visible(name)}: its config is not valid ({reason}).") from error
-    wanted = {key for keys in (*_NAMES.values(), *_WHOLE.values()) for key in keys}
-    wanted |= {"multi_query", "is_decoder", "attention_bias"}
-    held = {key: getattr(config, key, None) for key in wanted}
-    return {**raw, **{key: value for key, value in held.items() if value is not None}}
+def _check_given(config: ConfigFile) -> None:
+    """Sizes that the file itself gives, before its class trips over them in words of its own."""
+    for key in (*_GROUPED, "head_dim", "positions", *_RANKS, *_COUNTED):
+        config.size_or_none(key)
+    if config.get("sliding_window") is not None and config.raw.get("sliding_window_pattern") == 0:
+        config.size("sliding_window_pattern")
 
 
-def _shape(raw: Mapping[str, Any], model_type: str, name: str) -> AttentionShape:
-    layers, heads, width = (_positive(raw, key, name) for key in _SIZES)
-    grouped = None if raw.get("num_key_value_heads") is None else "num_key_value_heads"
-    shared = heads if grouped is None else _positive(raw, grouped, name)
+def _assumed(given: ConfigFile, filled: ConfigFile) -> tuple[str, ...]:
+    """What only the class decided, and the other numbers of the file do not imply."""
+    keys = [*_GROUPED, "head_dim", "sliding_window", *_RANKS]
+    if given.holds("multi_query"):
+        keys.remove("num_key_value_heads")
+    heads, width = filled.get("n_heads"), filled.get("d_model")
+    implied = {"num_key_value_heads": heads, "head_dim": width // heads if heads and width else 0}
+    found = []
+    for key in keys:
+        value = filled.get(key)
+        if given.get(key) is None and value is not None and value != implied.get(key):
+            found.append(names_of(key)[0])
+    return tuple(found)
+
+
+def _shape(config: ConfigFile, model_type: str, assumed: tuple[str, ...] = ()) -> AttentionShape:
+    name = config.name
+    layers, heads, width = (config.size(key) for key in _SIZES)
+    shared = config.size_or_none("num_key_value_heads") or heads
     if model_type == "gpt_bigcode":
-        shared = 1 if raw.get("multi_query") else heads
+        shared = 1 if config.flag("multi_query") else heads
     if heads % shared:
         raise CheckpointError(
             f"{visible(name)}: num_attention_heads {heads} is not a multiple of "
             f"num_key_value_heads {shared}, so query heads cannot share key/value heads evenly."
         )
-    latent = _latent(raw, name) if model_type in _LATENT else None
-    window, sliding = _windows(raw, model_type, layers, name)
-    causal = model_type not in _ENCODERS or bool(raw.get("is_decoder"))
+    latent = _latent(config) if model_type in _LATENT else None
+    window, sliding = _windows(config, model_type, layers)
+    causal = model_type not in _ENCODERS or config.flag("is_decoder")
     if window is not None and not causal:
         raise CheckpointError(f"{visible(name)} reads both ways through a window: no report yet.")
-    qkv_bias, output_bias = _biases(raw, model_type)
+    qkv_bias, output_bias = _biases(config, model_type)
     shape = AttentionShape(
         name=name,
         n_layers=layers,
         n_heads=heads,
         n_kv_heads=shared,
-        d_head=_head_width(raw, heads, width, name) if latent is None else latent.value,
+        d_head=_head_width(config, heads, width) if latent is None else latent.value,
         d_model=width,
         causal=causal,
         window=window,
@@ -155,71 +163,83 @@ def _shape(raw: Mapping[str, Any], model_type: str, name: str) -> AttentionShape
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         latent=latent,
-        positions=_get(raw, "positions"),
+        positions=config.size_or_none("positions"),
         family=model_type,
         source=f"the config of {name}",
+        assumed=tuple(key for key in assumed if key != "sliding_window" or sliding),
     )
-    return count_parameters(shape, raw)
+    return count_parameters(shape, config)
 
 
-def _positive(raw: Mapping[str, Any], key: str, name: str) -> int:
-    value = _get(raw, key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        said = "/".join(_NAMES.get(key, (key,))[:2])
-        raise CheckpointError(
-            f"{visible(name)}: {said} is {visible(repr(value))}, and must be 1 or more."
-        )
-    return value
-
-
-def _head_width(raw: Mapping[str, Any], heads: int, width: int, name: str) -> int:
-    if raw.get("head_dim") is not None:
-        return _positive(raw, "head_dim", name)
+def _head_width(config: ConfigFile, heads: int, width: int) -> int:
+    if config.get("head_dim") is not None:
+        return config.size("head_dim")
     if width % heads:
         raise CheckpointError(
-            f"{visible(name)}: {heads} heads do not divide a hidden size of {width} evenly."
+            f"{visible(config.name)}: {heads} heads do not divide a hidden size of {width} evenly."
         )
     return width // heads
 
 
-def _windows(
-    raw: Mapping[str, Any], model_type: str, layers: int, name: str
-) -> tuple[int | None, int]:
+def _windows(config: ConfigFile, model_type: str, layers: int) -> tuple[int | None, int]:
     """The window, and how many layers have it. Windows may be in the file, and switched off."""
-    if raw.get("sliding_window") is None or model_type in ("llama", "gemma", *_LATENT):
+    types = _layer_types(config, layers)
+    switched_off = model_type in _HAVE_SWITCH and not config.flag("use_sliding_window")
+    if config.get("sliding_window") is None and "sliding_attention" in types and not switched_off:
+        raise CheckpointError(
+            f"{visible(config.name)}: layer_types has sliding layers, and there is no "
+            "sliding_window that says how far they see."
+        )
+    if config.get("sliding_window") is None or model_type in ("llama", "gemma", *_LATENT):
         return None, 0
-    if model_type in _HAVE_SWITCH and not raw.get("use_sliding_window"):
+    if switched_off:
         return None, 0
-    window = _positive(raw, "sliding_window", name)
-    types = raw.get("layer_types")
-    if isinstance(types, list) and model_type not in _NO_SWITCH:
-        for other in set(map(str, types)) - {"sliding_attention", "full_attention"}:
-            raise CheckpointError(
-                f"{visible(name)}: layers of type {visible(other)} are not known."
-            )
+    window = config.size("sliding_window")
+    if types and model_type not in _NO_SWITCH:
         sliding = types.count("sliding_attention")
     elif model_type in ("qwen2", "qwen3"):
-        sliding = max(layers - _positive(raw, "max_window_layers", name), 0)
+        sliding = max(layers - config.size("max_window_layers"), 0)
     else:
         sliding = layers
     return (window, sliding) if sliding else (None, 0)
 
 
-def _latent(raw: Mapping[str, Any], name: str) -> Latent:
+def _layer_types(config: ConfigFile, layers: int) -> list[str]:
+    """The kind of each layer, where the file lists them; only kinds that can be counted."""
+    types = config.get("layer_types")
+    if types is None:
+        return []
+    if not isinstance(types, list):
+        raise config.refusal("layer_types", f"a list of {layers} kinds of layers")
+    for other in types:
+        if other not in _KINDS:
+            raise CheckpointError(
+                f"{visible(config.name)}: layer_types has layers of type {visible(str(other))}, "
+                f"whose memory is not known: only {' and '.join(_KINDS)} are."
+            )
+    if len(types) != layers:
+        raise CheckpointError(
+            f"{visible(config.name)}: layer_types is a list of {len(types)}, and "
+            f"num_hidden_layers is {layers}: they must agree."
+        )
+    return types
+
+
+def _latent(config: ConfigFile) -> Latent:
     return Latent(
-        kv_rank=_positive(raw, "kv_lora_rank", name),
-        rope=_positive(raw, "qk_rope_head_dim", name),
-        nope=_positive(raw, "qk_nope_head_dim", name),
-        value=_positive(raw, "v_head_dim", name),
-        q_rank=None if raw.get("q_lora_rank") is None else _positive(raw, "q_lora_rank", name),
+        kv_rank=config.size("kv_lora_rank"),
+        rope=config.size("qk_rope_head_dim"),
+        nope=config.size("qk_nope_head_dim"),
+        value=config.size("v_head_dim"),
+        q_rank=config.size_or_none("q_lora_rank"),
     )
 
 
-def _biases(raw: Mapping[str, Any], model_type: str) -> tuple[bool, bool]:
+def _biases(config: ConfigFile, model_type: str) -> tuple[bool, bool]:
     """Whether W_Q, W_K, W_V have biases, and whether W_O has one."""
     if model_type in _BIASED:
         return True, True
     if model_type in ("qwen2", "qwen2_moe"):
         return True, False
-    bias = bool(raw.get("attention_bias", model_type == "gpt_oss"))
+    bias = config.flag("attention_bias", model_type == "gpt_oss")
     return bias, bias and model_type not in _INWARD

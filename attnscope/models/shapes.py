@@ -5,6 +5,7 @@ Each row of configs/models/*.yaml is one published model. No weights, no torch: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -71,6 +72,7 @@ class AttentionShape:
     family: str = ""
     hub: str = ""
     source: str = ""
+    assumed: tuple[str, ...] = ()  # keys that a config leaves to transformers' defaults
 
     @property
     def kind(self) -> str:
@@ -101,7 +103,7 @@ class AttentionShape:
         Its `parameters` are those of the model, less its attention, plus the twin's.
         """
         if n_kv_heads < 1 or self.n_heads % n_kv_heads:
-            fitting = [str(n) for n in range(1, self.n_heads + 1) if self.n_heads % n == 0]
+            fitting = map(str, divisors(self.n_heads))
             raise UsageError(
                 f"{self.n_heads} query heads cannot share {n_kv_heads} key/value heads evenly. "
                 f"Choose from {', '.join(fitting)}."
@@ -114,6 +116,12 @@ class AttentionShape:
         norms = 0 if self.latent is None else self.n_layers * self.latent.norms()
         rest = self.parameters - self.attention_parameters - norms
         return replace(other, parameters=rest + other.attention_parameters)
+
+
+def divisors(number: int) -> list[int]:
+    """Every whole number that divides it, the least first."""
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*low, *(number // n for n in low)})
 
 
 def known_shapes() -> Mapping[str, AttentionShape]:
@@ -152,7 +160,7 @@ _NEEDED = {"n_layers", "n_heads", "n_kv_heads", "d_head", "d_model", "source"}
 
 def read_row(name: str, row: Mapping[str, Any], file: str) -> AttentionShape:
     """One row. Unknown and missing keys, and numbers that do not fit, raise RunError."""
-    known = {field.name for field in fields(AttentionShape)} - {"name", "sliding_layers"}
+    known = {field.name for field in fields(AttentionShape)} - {"name", "sliding_layers", "assumed"}
     _check_keys(f"{file}, row {name}", row, known | {"full_every"}, _NEEDED)
     values = dict(row)
     every = values.pop("full_every", None)

@@ -44,7 +44,7 @@ def _measured(result: CompareResult, width: int, every: bool) -> list[Text]:
     if any(row.kv_bytes for row in result.rows):
         lines += [Text(), *_table(result, _memory_columns(result), width)]
     if result.measured is not None:
-        lines += [Text(), *measured_lines(result.measured, width)]
+        lines += [Text(), *measured_lines(result.measured, result.settings, width)]
     if result.conversion is not None:
         lines += [Text(), *conversion_lines(result.conversion, width, every=every)]
     if result.similarity is not None:
@@ -99,11 +99,11 @@ def _memory_columns(result: CompareResult) -> list[tuple[Column, _Cell]]:
         for name in ("kv_bytes", "kv_bytes_allocated")
     )
     return [
-        (Column("kv heads", right=True), lambda row: _number(row.n_kv_heads)),
-        (Column("per token", right=True, keep=2), lambda row: _cache(row.kv_bytes_per_token)),
+        (Column("kv heads", right=True, keep=2), lambda row: _number(row.n_kv_heads)),
+        (Column("per token", right=True, keep=3), lambda row: _cache(row.kv_bytes_per_token)),
         (Column("KV cache", right=True), lambda row: _cache(row.kv_bytes, kept)),
         (Column("in pages", right=True, keep=4), lambda row: _cache(row.kv_bytes_allocated, paged)),
-        (Column("of MHA", right=True), lambda row: _share(row.ratio_to_mha)),
+        (Column("of MHA", right=True, keep=1), lambda row: _share(row.ratio_to_mha)),
         (Column("FLOP/byte", right=True, keep=5), lambda row: _ratio(row.decode_flops_per_byte)),
     ]
 
@@ -112,12 +112,15 @@ def _work_columns(result: CompareResult) -> list[tuple[Column, _Cell]]:
     attention = _in_one_unit([row.attention_bytes for row in result.rows])
     weights = _in_one_unit([row.weights_bytes or 0 for row in result.rows])
     return [
-        (Column("attention", right=True), lambda row: binary(row.attention_bytes, attention)),
-        (Column("weights", right=True, keep=2), lambda row: _size(row.weights_bytes, weights)),
-        (Column("new token", right=True, keep=3), lambda row: flops(row.attention_flops_per_token)),
-        (Column("prefill", right=True, keep=4), lambda row: flops(row.prefill_flops)),
-        (Column("tokens fit", right=True), lambda row: _most(row, row.longest_context)),
-        (Column("texts fit", right=True, keep=1), lambda row: _most(row, row.largest_batch)),
+        (
+            Column("attention", right=True, keep=2),
+            lambda row: binary(row.attention_bytes, attention),
+        ),
+        (Column("weights", right=True, keep=4), lambda row: _size(row.weights_bytes, weights)),
+        (Column("new token", right=True, keep=5), lambda row: flops(row.attention_flops_per_token)),
+        (Column("prefill", right=True, keep=6), lambda row: flops(row.prefill_flops)),
+        (Column("tokens fit", right=True, keep=1), lambda row: _most(row, row.longest_context)),
+        (Column("texts fit", right=True, keep=3), lambda row: _most(row, row.largest_batch)),
     ]
 
 

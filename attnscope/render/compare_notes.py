@@ -7,7 +7,7 @@ from rich.text import Text
 from attnscope.experiments.amounts import binary, grouped
 from attnscope.experiments.compare_result import CompareResult, CompareRow
 from attnscope.experiments.published import CAUTION, PUBLISHED
-from attnscope.models.shapes import AttentionShape
+from attnscope.models.shapes import AttentionShape, Latent
 from attnscope.plain import visible
 from attnscope.render.table import Column, lay_out, wrapped
 from attnscope.render.wiring import wiring
@@ -85,12 +85,15 @@ def _notes(result: CompareResult) -> list[str]:
         "a new token, for each byte of cache read."
     )
     words.append(f"attention, weights: {settings.weights.name}.")
+    unknown = [visible(s.name) for s in shapes if s.parameters is None]
+    beside = " beside the weights" if len(unknown) < len(shapes) else ""
     words.append(
-        "tokens fit: how long the texts can be. texts fit: how many of this length. Both in "
-        f"{_kept(binary(settings.memory))} beside the weights; activations are not counted."
+        "tokens fit: how long the texts can be. texts fit: how many of this length. Both in pages, "
+        f"in {_kept(binary(settings.memory))}{beside}; activations are not counted."
     )
-    if unknown := [visible(s.name) for s in shapes if s.parameters is None]:
+    if unknown:
         words.append(f"Weights of {', '.join(unknown)} are not known, and not taken off.")
+    words += [_latent(s, s.latent) for s in shapes if s.latent is not None]
     if settings.kept.about:
         words.append(f"{settings.kept.about}.")
     if not all(shape.causal for shape in shapes):
@@ -100,7 +103,17 @@ def _notes(result: CompareResult) -> list[str]:
         for s in shapes
         if s.positions is not None and max(settings.contexts) > s.positions
     ]
-    return words
+    return words + result.notes
+
+
+def _latent(shape: AttentionShape, latent: Latent) -> str:
+    """In which form latent attention is counted, and what its twins have instead."""
+    return (
+        f"{visible(shape.name)}: a new token is counted in the absorbed form (scores and values "
+        f"on the latent of {latent.kept} numbers itself), prefill in the expanded form (keys of "
+        f"{latent.nope + latent.rope} and values of {latent.value} a head). Keys and values of its "
+        f"twins are {shape.d_head} wide."
+    )
 
 
 def _windows(shape: AttentionShape) -> str:

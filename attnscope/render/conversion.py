@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rich.text import Text
 
@@ -29,12 +31,18 @@ _COLUMNS = (
 )
 
 
+def texts_read(about: Mapping[str, Any]) -> str:
+    """`16 English passages`, `1 story of its own language`."""
+    what = str(about["what"])
+    if about["texts"] == 1:
+        what = what.replace("passages", "passage", 1).replace("stories", "story", 1)
+    return f"{about['texts']} {what}"
+
+
 def conversion_lines(result: ConversionResult, width: int, *, every: bool = False) -> list[Text]:
     """The damage, which labels survive, and the heads; all of those with `every`."""
     about = result.settings
-    what = (
-        f"{about['texts']} {about['what']}, {about['tokens']} tokens; as it is: {result.loss:.2f}"
-    )
+    what = f"{texts_read(about)}, {about['tokens']} tokens; as it is: {result.loss:.2f}"
     title = f"What fewer key/value heads cost, untrained  {what}"
     lines = [Text(line) for line in wrapped(title, width)]
     lines[0].stylize("bold", 0, len("What fewer key/value heads cost, untrained"))
@@ -93,6 +101,8 @@ def _survivors(result: ConversionResult, width: int) -> list[Text]:
             found = one.survival.get(label)
             gained = 0 if found is None else found.after - found.kept
             text = "–" if found is None else f"{found.kept} of {found.before}"
+            if found is not None and found.reached > found.kept:
+                text += f" ({found.reached})"
             cells.append(Text(f"{text} +{gained}" if gained else text))
         rows.append(cells)
     return [*lay_out(columns, rows, width), Text()]
@@ -143,6 +153,22 @@ def _labels(labels: tuple[str, ...]) -> Text:
     return Text(", ").join(Text(label, style=color(label)) for label in labels)
 
 
+def _evidence() -> str:
+    """Which labels each kind of text decides."""
+    from attnscope.scoring.rules import read_rules  # brings torch, which the first table does not
+
+    kinds: dict[str, set[str]] = {}
+    for rule in read_rules():
+        kinds.setdefault(rule.label, set()).update(rule.evidence)
+    kinds.pop("coreference", None)
+    texts = [label for label, needed in kinds.items() if needed == {"text"}]
+    random = [label for label, needed in kinds.items() if needed == {"random"}]
+    return (
+        f": {', '.join(texts)} on the texts alone, {', '.join(random)} on the random tokens alone, "
+        "the others on both"
+    )
+
+
 def _notes(result: ConversionResult) -> list[str]:
     about = result.settings
     aligned, random = about["aligned_on"], about["random"]
@@ -162,15 +188,22 @@ def _notes(result: ConversionResult) -> list[str]:
         )
     if any(one.method == "best-aligned" for one in result.conversions):
         notes.append(
-            f"best-aligned: heads turned towards each other on {aligned['texts']} other texts "
-            f"({aligned['tokens']} tokens)."
+            f"best-aligned: heads turned towards each other on {aligned['texts']} other "
+            f"text{'s' * (aligned['texts'] != 1)} ({aligned['tokens']} tokens)."
+        )
+    every = [s for one in result.conversions if not one.exact for s in one.survival.values()]
+    if any(one.reached > one.kept for one in every):
+        notes.append(
+            "In brackets: heads whose mean score still reaches the label. To keep it, its lower "
+            f"bound for all heads at once must, over these {about['texts']} texts: without the "
+            "label they may still do the same."
         )
     random_words = (
         f" and {random['sequences']} × 2 × {random['length']} random tokens" if random else ""
     )
     notes.append(
         f"Labels here rest on these texts{random_words}, fewer than `attnscope heads` reads, and "
-        "name no coreference."
+        f"name no coreference{_evidence() if random else ''}."
     )
     notes.append(
         "What training would bring back is not measured here: converted models are usually "
@@ -178,5 +211,5 @@ def _notes(result: ConversionResult) -> list[str]:
     )
     notes += [visible(note) for note in result.notes]
     if result.saved is not None:
-        notes.append(f"Saved in {visible(result.saved)}.")
+        notes.append(f"Saved in {visible(result.saved)}, the weights in {about['saved_dtype']}.")
     return notes

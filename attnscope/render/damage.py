@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from attnscope.experiments.amounts import binary
 from attnscope.experiments.compare_result import CompareResult
 from attnscope.experiments.conversion_result import Conversion, ConversionResult
-from attnscope.plain import visible
+from attnscope.render.conversion import texts_read
 from attnscope.render.sheet import LABEL_SIZE, Sheet, style, text_width
 
 # Hues of label colours, of which any two can be told apart by colour-blind readers.
@@ -53,14 +53,15 @@ def draw_damage(path: Path, result: CompareResult) -> None:
             axes.axhline(chance, color=_GREY, linewidth=0.6, linestyle=(0, (4, 2)))
             ends.append((chance, "knows nothing", _GREY))
         _name(sheet, ends, left + width + 0.08, bottom, height, (low, high))
-        axis = f"KV cache of a token, {result.settings.kept.name}, and key/value heads"
+        axis = f"KV cache of a token, {result.settings.kept.name}, log scale; key/value heads"
         sheet.name_axes((axis, "loss, nats a token"), left + width / 2, 0.44, bottom + height / 2)
         about = found.settings
         note = (
-            f"untrained; {about['texts']} {about['what']}, {about['tokens']} tokens; bars: 95 % "
+            f"untrained; {texts_read(about)}, {about['tokens']} tokens; bars: 95 % "
             "over texts of the difference"
         )
-        sheet.write_ends(f"{visible(result.shapes[0].name)}, fewer key/value heads", [note])
+        title = sheet.titled(result.shapes[0].name, ", fewer key/value heads")
+        sheet.write_ends(title, [note])
         sheet.save(path)
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.text import Text
 
 from attnscope.experiments.amounts import binary, grouped
-from attnscope.experiments.measured_result import CacheCheck, LayerCache, MeasuredResult
+from attnscope.experiments.compare_result import Settings
+from attnscope.experiments.measured_result import QUANTISED, CacheCheck, LayerCache, MeasuredResult
 from attnscope.plain import number, visible
 from attnscope.render.table import Column, lay_out, wrapped
 
 _CACHES = (
     Column("cache"),
+    Column("tokens", right=True),
     Column("layers"),
-    Column("window", right=True, keep=4),
-    Column("formula", right=True),
+    Column("window", right=True, keep=5),
+    Column("formula", right=True, keep=1),
     Column("measured", right=True),
-    Column("difference", right=True, keep=1),
-    Column("kept", right=True, keep=2),
-    Column("allocated", right=True, keep=3),
+    Column("difference", right=True, keep=2),
+    Column("kept", right=True, keep=3),
+    Column("allocated", right=True, keep=4),
 )
 _DECODE = (
     Column("context", right=True),
@@ -30,25 +34,36 @@ _DECODE = (
 )
 
 
-def measured_lines(result: MeasuredResult, width: int) -> list[Text]:
-    """Bytes of each layer against the formula, then the time of a decode step."""
-    contexts = {check.context for check in result.caches}
-    tokens = " or ".join(grouped(context) for context in sorted(contexts))
+def measured_lines(result: MeasuredResult, settings: Settings, width: int) -> list[Text]:
+    """Bytes of each layer against the formula, then the time of a decode step.
+
+    `settings` are those of the table above.
+    """
+    about = result.settings
+    contexts = " and ".join(map(grouped, about["cache_contexts"]))
     title = "transformers' own caches"
-    lines = [Text(line) for line in wrapped(f"{title}  {tokens} tokens, bytes a layer", width)]
+    words = (
+        f"{title}  {contexts} tokens, batch {grouped(about['cache_batch'])}, "
+        f"{about['cache_dtype']}, bytes a layer"
+    )
+    lines = [Text(line) for line in wrapped(words, width)]
     lines[0].stylize("bold", 0, len(title))
     rows = [
         [Text(cell) for cell in cells] for check in result.caches for cells in _cache_rows(check)
     ]
-    lines += lay_out(_CACHES, rows, width)
-    for check in result.caches:
-        if check.skipped is not None:
-            lines += _dim(f"quantised, {check.cache}: {visible(check.skipped)}.", width)
-    lines += [*_cache_notes(result, width), Text()]
-    about = result.settings
+    several = len(about["cache_contexts"]) > 1
+    columns = [at for at, one in enumerate(_CACHES) if several or one.title != "tokens"]
+    lines += lay_out(
+        [_CACHES[at] for at in columns], [[row[at] for at in columns] for row in rows], width
+    )
+    skipped = {check.cache: check.skipped for check in result.caches if check.skipped is not None}
+    for cache, reason in skipped.items():
+        lines += _dim(f"quantised, {cache}: {visible(reason)}.", width)
+    lines += [*_cache_notes(result, settings, width), Text()]
     title = "one decode step"
     words = (
-        f"{title}  one layer of our attention, random weights, {about['rounds']} paired rounds, "
+        f"{title}  one layer of our attention, random weights, {about['decode_dtype']}, one text, "
+        f"{about['rounds']} paired rounds, "
         f"{about['threads']} thread{'s' * (about['threads'] != 1)}"
     )
     heading = [Text(line) for line in wrapped(words, width)]
@@ -85,7 +100,9 @@ def _cache_rows(check: CacheCheck) -> list[list[str]]:
     for one, layers in alike.items():
         sizes = (one.formula, one.measured, one.difference, one.kept, one.allocated)
         window = "–" if one.window is None else grouped(one.window)
-        rows.append([check.cache, _ranges(layers), window, *map(grouped, sizes)])
+        rows.append(
+            [check.cache, grouped(check.context), _ranges(layers), window, *map(grouped, sizes)]
+        )
     return rows
 
 
@@ -102,17 +119,19 @@ def _ranges(layers: list[int]) -> str:
     return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-def _cache_notes(result: MeasuredResult, width: int) -> list[Text]:
-    notes = [
+def _cache_notes(result: MeasuredResult, settings: Settings, width: int) -> list[Text]:
+    notes = [*_apart_from_above(result, settings)]
+    notes.append(
         "measured: keys and values that the newest token's attention is given; of a quantised "
         "cache, all that it keeps. kept: what it has for the next token. allocated: the memory in "
         "which that lies."
-    ]
-    if any(layer.window is not None for check in result.caches for layer in check.layers):
+    )
+    whole = [check for check in result.caches if check.cache not in QUANTISED]
+    if any(layer.kept < layer.formula for check in whole for layer in check.layers):
         notes.append(
             "A layer that sees W tokens keeps W - 1 of them between steps in a dynamic cache: the "
-            "newest comes on top, and the oldest is not seen again. So kept is one token less than "
-            "the formula, min(tokens, W), and measured is the formula."
+            "newest comes on top, and the oldest is not seen again. So there kept is one token "
+            "less than the formula, min(tokens, W), and measured is the formula."
         )
     filled = {check.cache for check in result.caches if check.layers}
     if "fp8" in filled:
@@ -123,6 +142,25 @@ def _cache_notes(result: MeasuredResult, width: int) -> list[Text]:
             "the newest tokens, up to 128, as they came."
         )
     return [line for note in notes for line in _dim(note, width)]
+
+
+def _apart_from_above(result: MeasuredResult, settings: Settings) -> Iterator[str]:
+    """Where what is weighed is not what the table above is about."""
+    about = result.settings
+    if about["cache_dtype"] != settings.kept.name:
+        yield (
+            f"Keys and values are {about['cache_dtype']} here, as the model was loaded; --dtype "
+            "changes the table above, not what is measured."
+        )
+    weighed, above = set(about["cache_contexts"]), set(settings.contexts)
+    if not weighed & above:
+        yield f"Weighed at {_list(weighed)} tokens; the table above is for {_list(above)}."
+    elif above - weighed:
+        yield f"Not weighed, as too long: {_list(above - weighed)} tokens."
+
+
+def _list(contexts: set[int]) -> str:
+    return " and ".join(map(grouped, sorted(contexts)))
 
 
 def _dim(words: str, width: int) -> list[Text]:

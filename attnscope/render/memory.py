@@ -15,7 +15,7 @@ from attnscope.experiments.amounts import binary, binary_unit, grouped
 from attnscope.experiments.compare_result import CompareResult, CompareRow
 from attnscope.experiments.memory import allocated_bytes, kv_bytes
 from attnscope.models.shapes import AttentionShape
-from attnscope.plain import visible
+from attnscope.render.compare_notes import label, marked
 from attnscope.render.sheet import LABEL_SIZE, Sheet, fitted, style, text_width
 
 # Hues of label colours, of which any two can be told apart by colour-blind readers.
@@ -62,9 +62,12 @@ def _draw_curves(path: Path, result: CompareResult) -> None:
         axes = sheet.axes(left, bottom, width, height)
         x = _logs(contexts)
         for curve in curves:
-            axes.plot(x, _logs(curve.kept), color=curve.hue, linewidth=1.6)
+            dot: dict[str, Any] = {"marker": "o", "markersize": 4, "clip_on": False}
+            dot = dot if len(x) == 1 else {}
+            axes.plot(x, _logs(curve.kept), color=curve.hue, linewidth=1.6, **dot)
             if curve.apart:
                 look: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2))}
+                look |= {**dot, "markerfacecolor": "white"} if dot else {}
                 axes.plot(x, _logs(curve.reserved), color=curve.hue, **look)
         _scale(axes, contexts, [size for c in curves for size in (*c.kept, *c.reserved)])
         low, high = axes.get_ylim()
@@ -74,11 +77,17 @@ def _draw_curves(path: Path, result: CompareResult) -> None:
         for curve, y in zip(curves, _spread(ends, bottom + height), strict=True):
             at = left + width + 0.08
             sheet.write(at, y, curve.name, fontsize=8, color=curve.hue, va="center")
-        sheet.name_axes(("tokens", "KV cache"), left + width / 2, 0.36, bottom + height / 2)
-        page = result.settings.paging.page_size
-        notes = [f"dashed: what an engine reserves, in whole pages of {grouped(page)} tokens"]
-        notes = notes if any(curve.apart for curve in curves) else []
-        sheet.write_ends(_title(result, visible(shape.name)), notes)
+        names = ("tokens, log scale", "KV cache, log scale")
+        sheet.name_axes(names, left + width / 2, 0.36, bottom + height / 2)
+        page = grouped(result.settings.paging.page_size)
+        drawn = "dashed" if len(x) > 1 else "open"
+        notes = []
+        if any(curve.name.endswith("*") for curve in curves):
+            notes.append("*: the model as it is")
+        if any(curve.apart for curve in curves):
+            notes.append(f"{drawn}: what an engine reserves, in whole pages of {page} tokens")
+        title = sheet.titled(shape.name, f", {_settings(result)}")
+        sheet.write_ends(title, ["; ".join(notes)] if notes else [])
         sheet.save(path)
 
 
@@ -87,7 +96,7 @@ def _draw_bars(path: Path, result: CompareResult) -> None:
     context = max(result.settings.contexts)
     rows = [row for row in result.rows if row.context == context]
     with style(path):
-        names = [fitted(_bar_name(result, row), 2.2, 8) for row in rows]
+        names = [_bar_name(row) for row in rows]
         left = 0.2 + max(text_width(name, 8) for name in names)
         pitch, width, bottom = 0.27, 4.6, 0.42
         height = pitch * len(rows)
@@ -108,14 +117,15 @@ def _draw_bars(path: Path, result: CompareResult) -> None:
         axes.set(xlim=(0, 1), ylim=(-0.5, len(rows) - 0.5), xticks=[], yticks=[], frame_on=False)
         paler = any(row.kv_bytes_allocated > 1.05 * row.kv_bytes for row in rows)
         notes = ["pale: what an engine reserves beyond what must be kept"] if paler else []
-        title = _title(result, f"KV cache at {grouped(context)} tokens")
+        longest = " (the longest asked for)" if len(result.settings.contexts) > 1 else ""
+        title = f"KV cache at {grouped(context)} tokens{longest}, {_settings(result)}"
         sheet.write_ends(title, notes)
         sheet.save(path)
 
 
-def _bar_name(result: CompareResult, row: CompareRow) -> str:
-    kind = f"GQA-{row.n_kv_heads}" if row.variant == "GQA" else row.variant
-    return f"{visible(row.model)}  {kind}"
+def _bar_name(row: CompareRow) -> str:
+    """The model, cut where it is long, and its kind, which never is."""
+    return f"{fitted(row.model, 1.7, 8)}  {label(row)}"
 
 
 def _value(row: CompareRow) -> str:
@@ -131,7 +141,7 @@ def _curves(result: CompareResult, contexts: Sequence[int]) -> list[_Curve]:
     curves: dict[str, _Curve] = {}
     greens = iter(_GREENS * 8)
     for row in result.rows:
-        name = f"GQA-{row.n_kv_heads}" if row.variant == "GQA" else row.variant
+        name = f"{label(row)} *" if marked(result, row) else label(row)
         if name in curves:
             continue
         variant: AttentionShape = shape if row.as_is else shape.twin(row.n_kv_heads or 1)
@@ -156,11 +166,15 @@ def _contexts(longest: int) -> list[int]:
 
 def _scale(axes: Axes, contexts: Sequence[int], sizes: Sequence[int]) -> None:
     """Both axes in powers of two, with ticks that are round in binary units."""
-    across = (math.log2(contexts[0]), math.log2(max(contexts[-1], contexts[0] + 1)))
+    across = (math.log2(contexts[0]), math.log2(contexts[-1]))
+    if len(contexts) == 1:
+        across = (across[0] - 0.5, across[0] + 0.5)
     low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)) + 0.1)
     axes.set(xlim=across, ylim=(low, max(high, low + 2)))
     ticks = _ticks(across[0], across[1], 8)
     axes.set_xticks(ticks, [_tokens(2**n) for n in ticks], fontsize=LABEL_SIZE)
+    if len(contexts) == 1:
+        axes.set_xticks([sum(across) / 2], [grouped(contexts[0])], fontsize=LABEL_SIZE)
     ticks = _ticks(low, max(high, low + 2), 9)
     axes.set_yticks(ticks, [_round(2**n) for n in ticks], fontsize=LABEL_SIZE)
     axes.tick_params(pad=4)
@@ -205,6 +219,6 @@ def _spread(ends: Sequence[float], top: float) -> list[float]:
     return [placed[at] for at in range(len(ends))]
 
 
-def _title(result: CompareResult, name: str) -> str:
+def _settings(result: CompareResult) -> str:
     settings = result.settings
-    return f"{name}, batch {grouped(settings.batch)}, {settings.kept.name}"
+    return f"batch {grouped(settings.batch)}, {settings.kept.name}"

@@ -89,6 +89,10 @@ class Sheet:
         for line, note in enumerate(reversed(notes)):
             self.write(0.1, 0.07 + NOTE * line, note, fontsize=6.5, color="#606060")
 
+    def titled(self, name: str, about: str) -> str:
+        """A title whose end is never cut: the name is, where both do not fit."""
+        return fitted(name, self.width - 0.3 - text_width(about, 9), 9) + about
+
     def colour_bar(self, left: float, bottom: float, height: float, top: float) -> None:
         """The scale of the weights, from 0 up to `top`."""
         axes = self.axes(left, bottom, 0.12, height)

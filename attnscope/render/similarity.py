@@ -10,6 +10,7 @@ from rich.text import Text
 from attnscope.experiments.amounts import binary
 from attnscope.experiments.similarity_result import QueryPair, SimilarityResult, Suggestion
 from attnscope.plain import number, visible
+from attnscope.render.conversion import texts_read
 from attnscope.render.table import Column, lay_out, wrapped
 
 PAIRS_SHOWN, GROUPS_SHOWN = 6, 4
@@ -19,7 +20,7 @@ def similarity_lines(result: SimilarityResult, width: int) -> list[Text]:
     """Query heads that share against those that do not, then key/value heads."""
     about = result.settings
     title = "How alike heads are"
-    words = f"{title}  {about['texts']} {about['what']}, {about['tokens']} tokens"
+    words = f"{title}  {texts_read(about)}, {about['tokens']} tokens"
     lines = [Text(line) for line in wrapped(words, width)]
     lines[0].stylize("bold", 0, len(title))
     lines += [*_layers(result, width), Text()]
@@ -103,7 +104,7 @@ def _suggestions(result: SimilarityResult, width: int) -> list[Text]:
                 name,
                 binary(one.kv_bytes_per_token),
                 number(one.lost[at]),
-                f"{one.deltas[at]:+.3f}",
+                f"{one.deltas[at]:+.3f}".replace("-0.000", "0.000").replace("+0.000", "0.000"),
             ]
             rows.append([Text(cell) for cell in cells])
     lines = lay_out(columns, rows, width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,16 @@ def judge(
         checks = [check for kind, one in tried for check in _checks(rule, kind, one)]
         found.append(Verdict(rule, tuple(checks), tried[-1][1].scores[rule.role].lift))
     return tuple(found)
+
+
+def by_mean(evidence: Evidence) -> Evidence:
+    """The same scores without bounds: every lift decides by itself, as that of one text does."""
+
+    scores = {
+        name: replace(one, bound=np.full_like(one.bound, np.nan))
+        for name, one in evidence.scores.items()
+    }
+    return replace(evidence, scores=scores)
 
 
 def _checks(rule: Rule, kind: str, evidence: Evidence) -> list[Check]:

@@ -48,6 +48,8 @@ def test_the_classic_table(capsys: pytest.CaptureFixture[str]) -> None:
     [
         [],
         ["gemma-2-9b", "--context", "4k,32k"],
+        ["gemma-2-9b", "--context", "1k,1M"],
+        ["deepseek-v3", "--context", "1k,1G", "--batch", "1k"],
         ["deepseek-v3", "--memory", "1TiB"],
         ["bert-base"],
         ["gpt2", "llama-3-8b", "bert-large"],
@@ -78,6 +80,17 @@ def test_a_narrow_terminal_says_what_it_leaves_out(
     assert "no room for: per token, in pages, FLOP/byte (COLUMNS=69)" in out
     assert "no room for: weights, new token, prefill, texts fit (COLUMNS=78)" in out
     assert "variant kv heads KV cache of MHA MHA 32 4.00 GiB 100 %" in out
+    assert run([*CLASSIC, "gemma-2-9b", "--context", "1k,1M"]) == 0
+    out = capsys.readouterr().out
+    assert "  GQA-8 *  1 048 576  168.66 GiB    50 %" in out.splitlines()
+    assert "no room for: kv heads, per token," in out
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run([*CLASSIC, "--list"]) == 0
+    assert "no room for: window, positions (COLUMNS=78)" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "20")
+    assert run(CLASSIC) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no room for: kv heads, per token, in pages, of MHA, FLOP/byte" in out
 
 
 def test_it_is_quick_and_brings_no_torch() -> None:

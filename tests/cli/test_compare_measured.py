@@ -44,6 +44,7 @@ QUICK = ["--passages", "2", "-q"]
         ["--convert", "2", "--methods", "mean", "--all", *QUICK],
         ["--similarity", *QUICK],
         ["--measure", "--context", "64"],
+        ["--measure", "--context", "64,4k", "--batch", "9"],
         ["--convert", "4", "--similarity", "--measure", "--context", "32", *QUICK],
     ],
     ids=" ".join,

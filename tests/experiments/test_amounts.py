@@ -35,6 +35,17 @@ def test_what_is_no_count_is_told(text: str | int) -> None:
         amounts.count(text, "tokens")
 
 
+@pytest.mark.parametrize("text", ["1e19", "1e400", "9" * 300, "2000000000g"])
+def test_what_is_too_much_is_told_with_the_most(text: str) -> None:
+    with pytest.raises(UsageError, match="at most 1e18"):
+        amounts.count(text, "tokens")
+
+
+@pytest.mark.parametrize("asked", ["3", 3, [3], (3,)])
+def test_heads(asked: str | int | list[int]) -> None:
+    assert amounts.heads(asked, "8,4,1") == (3,)
+
+
 def test_several_counts_each_once() -> None:
     assert amounts.counts("4k,32k,4096", "tokens") == (4096, 32768)
     assert amounts.counts(["1k", 7], "tokens") == (1024, 7)
@@ -56,8 +67,10 @@ def test_memory(text: str | int, value: int) -> None:
     assert amounts.memory(text) == value
 
 
-@pytest.mark.parametrize("text", ["24", "24G", "GiB", "-1GiB", "1e3GiB", "24 gigabytes"])
-def test_what_is_no_memory_is_told(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["24", "24G", "GiB", 0, -1, True, 2.5, "-1GiB", "1e3GiB", "24 gigabytes"]
+)
+def test_what_is_no_memory_is_told(text: str | int) -> None:
     with pytest.raises(UsageError, match="24GiB"):
         amounts.memory(text)
 

@@ -15,12 +15,15 @@ from transformers import AutoModel
 from attnscope.attention.multihead import MultiHeadAttention
 from attnscope.attention.rotary import Rotation
 from attnscope.attention.spec import AttentionSpec
-from attnscope.experiments.caches import measure_caches
-from attnscope.experiments.compare_model import shape_of
+from attnscope.experiments import compare_model as compare_model_file
+from attnscope.experiments.caches import contexts_to_weigh, measure_caches
+from attnscope.experiments.compare_model import compare_model, shape_of
+from attnscope.experiments.compare_result import CompareResult
 from attnscope.experiments.decoding import decode_step, time_decoding
 from attnscope.experiments.measured_result import CacheCheck
 from attnscope.experiments.memory import FORMATS, kv_bytes
 from attnscope.models.load import load
+from attnscope.render.compare import compare_table
 from tests import tiny
 
 TOKENS = 40
@@ -73,6 +76,70 @@ def test_between_steps_a_sliding_layer_keeps_one_token_less(
         assert (layer.window, layer.formula, layer.kept) == (8, 8 * token, 7 * token)
     for layer in found["static"].layers:
         assert layer.kept == 8 * token
+
+
+@pytest.mark.parametrize(
+    ("asked", "weighed"),
+    [
+        (None, (None,)),
+        ([16, 64], (16, 64)),
+        ([4096, 8192], (4096,)),
+        ([32768, 8192], (8192,)),
+    ],
+)
+def test_which_contexts_are_weighed(
+    asked: list[int] | None, weighed: tuple[int | None, ...]
+) -> None:
+    assert contexts_to_weigh(asked) == weighed
+
+
+def _measured(directory: Path, **options: Any) -> tuple[CompareResult, str]:
+    result = CompareResult(**vars(compare_model(_load(str(directory)), measure=True, **options)))
+    return result, " ".join(compare_table(result, 200).plain.split())
+
+
+def test_every_small_context_is_weighed_for_all_texts(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_model_file, "time_decoding", lambda *_, **__: ())
+    result, table = _measured(checkpoint("llama-gqa"), context="16,32,8k", batch=3, dtype="int8")
+    assert result.measured is not None
+    assert {c.context for c in result.measured.caches} == {16, 32}
+    dynamic = result.measured.caches[0]
+    assert dynamic.formula == kv_bytes(result.shapes[0], 16, 3, FORMATS["float32"])
+    assert "own caches 16 and 32 tokens, batch 3, float32, bytes a layer" in table
+    assert "Not weighed, as too long: 8 192 tokens." in table
+    assert "Keys and values are float32 here" in table
+    assert "random weights, float32, one text" in table
+    _, table = _measured(checkpoint("llama-gqa"), context=16, dtype="float32")
+    assert "Keys and values are" not in table
+    assert "eighed" not in table
+    _, table = _measured(checkpoint("mistral"))
+    assert "Weighed at" not in table  # as many as it has positions, like the table above
+
+
+def test_one_token_less_is_said_where_it_is_so(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_model_file, "time_decoding", lambda *_, **__: ())
+    for context, said in ((7, False), (8, True)):
+        _, table = _measured(checkpoint("mistral"), context=context)
+        assert ("one token less" in table) == said
+
+
+def test_what_was_not_weighed_is_null_and_decode_steps_are_rows(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_model_file, "ROUNDS", 2)
+    result, _ = _measured(checkpoint("mistral"), context=8)
+    assert result.measured is not None
+    fp8 = result.measured.to_json()["caches"][2]
+    assert fp8["skipped"]
+    assert {fp8[name] for name in ("formula", "measured", "kept", "allocated")} == {None}
+    frame = result.to_frame()
+    assert set(frame["what"]) == {"cache", "decode"}
+    assert frame[frame["what"] == "decode"]["seconds"].gt(0).all()
+    assert ".0," not in frame[frame["what"] == "cache"].to_csv()
 
 
 def test_quantised_caches(checkpoint: Callable[[str], Path]) -> None:

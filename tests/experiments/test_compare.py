@@ -12,7 +12,9 @@ import pytest
 import attnscope
 from attnscope.errors import UsageError
 from attnscope.experiments.compare import CompareResult, compare
+from attnscope.experiments.known import known_shapes as known_models
 from attnscope.models.shapes import known_shape
+from attnscope.render.compare import compare_table
 
 KEYS = {
     *("model", "variant", "n_layers", "n_heads", "n_kv_heads", "d_head", "dtype", "batch"),
@@ -76,6 +78,41 @@ def test_twins(
     name: str, kv_heads: str | list[int] | None, wanted: list[tuple[str, int | None, bool]]
 ) -> None:
     assert variants(compare(name, kv_heads=kv_heads)) == wanted
+
+
+def test_one_number_of_heads_may_stand_alone() -> None:
+    assert compare("gpt2", kv_heads=3).rows == compare("gpt2", kv_heads="3").rows
+
+
+def test_latent_attention_has_no_key_value_heads_anywhere() -> None:
+    document = compare("deepseek-v3").to_json()
+    assert document["model"]["n_kv_heads"] is document["rows"][-1]["n_kv_heads"] is None
+    listed = {shape["name"]: shape for shape in known_models().to_json()["shapes"]}
+    assert listed["deepseek-v3"]["n_kv_heads"] is None
+    assert listed["bert-base"]["encoder"]
+    assert not listed["gpt2"]["encoder"]
+
+
+def test_defaults_that_a_config_left_open_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 512}))
+    result = compare(config=path)
+    (note,) = result.to_json()["notes"]
+    assert "leaves out num_hidden_layers, num_attention_heads: taken are the defaults" in note
+    assert note in " ".join(compare_table(result, 200).plain.split("\n"))
+    assert compare().to_json()["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("llama-3-8b",), "Both in pages, in 24.00 GiB beside the weights"),
+        (("gemma-3-27b",), "Both in pages, in 24.00 GiB; activations"),
+        (("deepseek-v3",), "keys of 192 and values of 128 a head). Keys and values of its twins"),
+    ],
+)
+def test_the_legend_says_what_the_numbers_count(names: tuple[str, ...], told: str) -> None:
+    assert told in compare_table(compare(*names), 1000).plain
 
 
 def test_several_models_stand_as_they_are() -> None:
@@ -151,7 +188,14 @@ def test_windows_kept_or_not() -> None:
     ("options", "told"),
     [
         ({"kv_heads": "3"}, "share 3 key/value heads evenly"),
-        ({"kv_heads": "two"}, "Cannot read key/value heads 'two'"),
+        ({"kv_heads": "two"}, "Cannot read 'two' as key/value heads"),
+        ({"kv_heads": [2.5]}, r"Cannot read \[2.5\] as key/value heads"),
+        ({"kv_heads": []}, "as key/value heads"),
+        ({"context": 1.5}, "Cannot read '1.5' as a number of tokens"),
+        ({"context": []}, "name one at least"),
+        ({"batch": True}, "Cannot read 'True'"),
+        ({"memory": 1.5}, "24GiB"),
+        ({"memory": -1}, "24GiB"),
         ({"context": 0}, "at least 1"),
         ({"batch": 0}, "at least 1"),
         ({"page_size": 0}, "at least 1"),

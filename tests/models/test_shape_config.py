@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -37,6 +38,21 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 4,
     "hidden_size": 64,
 }
+
+FULL = {"vocab_size": 10, "intermediate_size": 8}
+GEMMA = {**LLAMA, "model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 16}
+COUNTS = ("vocab_size", "intermediate_size", "max_position_embeddings")
+POSITIONS = [
+    (value, f"toy: max_position_embeddings is {told}, and must be a whole number")
+    for value, told in (
+        ("2048", "'2048'"),
+        (2048.0, "2048.0"),
+        (float("nan"), "nan"),
+        ([1, 2], r"\[1, 2\]"),
+        (-1, "-1"),
+        (True, "True"),
+    )
+]
 
 
 def read(tmp_path: Path, config: object) -> AttentionShape:
@@ -117,7 +133,27 @@ def test_llama_without_key_value_heads_has_as_many_as_heads(
         ({}, "'' is not known"),
         (LLAMA | {"num_key_value_heads": 3}, "num_attention_heads 4 .* num_key_value_heads 3"),
         (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads is 0"),
-        (LLAMA | {"num_hidden_layers": "2"}, "num_hidden_layers/n_layer is '2'"),
+        (LLAMA | {"num_hidden_layers": "2"}, "num_hidden_layers is '2', .* whole number"),
+        ({"model_type": "gpt2", "n_layer": 2.0}, "n_layer is 2.0, .* whole number"),
+        *((LLAMA | {"max_position_embeddings": value}, told) for value, told in POSITIONS),
+        *((LLAMA | {key: -8}, f"{key} is -8, and must be") for key in COUNTS),
+        (LLAMA | {"hidden_size": 10**30}, "hidden_size is 10+, and must be at most 1e12"),
+        (LLAMA | {"mlp_bias": "no", **FULL}, "mlp_bias is 'no', and must be true or false"),
+        (LLAMA | {"attention_bias": 0.0}, "attention_bias is 0.0"),
+        (LLAMA | {"layer_types": "full_attention"}, "layer_types is 'full_attention', and must"),
+        (LLAMA | {"layer_types": ["full_attention"]}, "a list of 1, and num_hidden_layers is 2"),
+        (LLAMA | {"layer_types": ["linear_attention"] * 2}, "type linear_attention"),
+        (LLAMA | {"layer_types": [["a"], 3]}, "layer_types has layers of type"),
+        (
+            {**GEMMA, "sliding_window": None, "layer_types": ["sliding_attention"] * 2},
+            "sliding layers, and there is no sliding_window",
+        ),
+        (
+            {**GEMMA, "sliding_window": 8, "sliding_window_pattern": 0},
+            "sliding_window_pattern is 0",
+        ),
+        ({"model_type": "cohere2", "hidden_size": "64"}, "hidden_size is '64'"),
+        ({"model_type": "cohere2", "layer_norm_eps": "x"}, r"not valid \(layer_norm_eps is 'x'\)"),
         (LLAMA | {"num_attention_heads": True}, "is True"),
         (LLAMA | {"num_attention_heads": 5}, "5 heads do not divide"),
         (LLAMA | {"head_dim": -1}, "head_dim is -1"),
@@ -147,6 +183,66 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "config.json", tmp_path, tmp_path / "none.json"):
         with pytest.raises(CheckpointError, match="cannot read"):
             shape_from_config(path, "toy")
+
+
+def test_what_is_no_config_at_all_is_refused(tmp_path: Path) -> None:
+    deep, pipe, large = tmp_path / "deep", tmp_path / "pipe", tmp_path / "large"
+    deep.write_text("[" * 200_000)
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(60 * 10**6)
+    for path, told in (
+        (deep, "nested too deeply"),
+        (pipe, "no regular file"),
+        (Path("/dev/zero"), "no regular file"),
+        (large, "60 MB large"),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            shape_from_config(path, "toy")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())
+    assert shape_from_config(path, "toy").n_heads == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "assumed"),
+    [
+        (LLAMA, ()),
+        (
+            {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4},
+            ("num_hidden_layers",),
+        ),
+        (
+            {**LLAMA, "model_type": "mistral", "num_key_value_heads": 2},
+            ("sliding_window",),
+        ),
+        ({**GEMMA, "sliding_window": 8, "layer_types": ["full_attention"] * 2}, ()),
+        (
+            {
+                "model_type": "gpt_bigcode",
+                "n_layer": 2,
+                "n_head": 4,
+                "n_embd": 64,
+                "multi_query": True,
+            },
+            (),
+        ),
+    ],
+)
+def test_what_transformers_filled_in_is_told(
+    config: dict[str, Any], assumed: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert read(tmp_path, config).assumed == assumed
+
+
+def test_transformers_says_nothing_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read(tmp_path, {"model_type": "gpt_bigcode", "n_embd": 96, "bos_token_id": 10**6})
+    assert capfd.readouterr().err == ""
 
 
 def test_a_file_that_says_everything_needs_no_torch(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 from attnscope.errors import UsageError
 from attnscope.experiments.compare import compare
+from attnscope.models.shapes import known_shape
 from attnscope.render.memory import draw_compare
 from attnscope.render.sheet import Sheet
 from tests.render.test_figures import assert_tidy, written
@@ -71,7 +73,8 @@ def test_nothing_is_dashed_where_nothing_more_is_reserved(
     draw_compare(tmp_path / "a.svg", compare())
     assert {line.get_linestyle() for line in sheets[0].axes[1].get_lines()} == {"-"}
     shown = written(tmp_path / "a.svg")
-    assert {"MHA", "GQA-8", "MQA", "tokens", "KV cache", "8k", "4 GiB"} <= set(shown)
+    assert {"MHA", "GQA-8 *", "MQA", "8k", "4 GiB", "*: the model as it is"} <= set(shown)
+    assert {"tokens, log scale", "KV cache, log scale"} <= set(shown)
     assert not any("dashed" in text for text in shown)
 
 
@@ -87,6 +90,28 @@ def test_bars_are_as_long_as_the_bytes(tmp_path: Path, sheets: list[Figure]) -> 
     assert "512 MiB, 4.00 GiB reserved" in shown
     assert "no cache" in shown
     assert "llama-2-7b  MHA" in shown
+
+
+def test_one_context_is_points(tmp_path: Path, sheets: list[Figure]) -> None:
+    draw_compare(tmp_path / "a.svg", compare("gemma-2-9b", context=17))
+    axes = sheets[0].axes[1]
+    assert [line.get_marker() for line in axes.get_lines()] == ["o"] * 6
+    low, high = axes.get_xlim()
+    assert low < math.log2(17) < high
+    assert "17" in written(tmp_path / "a.svg")
+    assert any("open: what an engine reserves" in text for text in written(tmp_path / "a.svg"))
+
+
+def test_a_long_name_gives_way_to_the_rest(tmp_path: Path, sheets: list[Figure]) -> None:
+    long = replace(known_shape("llama-3-8b"), name="a/very/long/name/" * 20)
+    draw_compare(tmp_path / "a.svg", compare(shapes=[long]))
+    assert any(text.endswith("…, batch 1, bfloat16") for text in written(tmp_path / "a.svg"))
+    draw_compare(tmp_path / "b.svg", compare("gpt2", shapes=[long], context="1k,4k"))
+    shown = written(tmp_path / "b.svg")
+    assert any(text.endswith("…  GQA-8") for text in shown)
+    assert "KV cache at 4 096 tokens (the longest asked for), batch 1, bfloat16" in shown
+    for sheet in sheets:
+        assert_tidy(sheet)
 
 
 def test_what_keeps_no_cache_is_not_drawn(tmp_path: Path) -> None:
