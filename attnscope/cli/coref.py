@@ -65,7 +65,7 @@ _Mentions = Annotated[
     str,
     typer.Option(
         help="How to find names and things: patterns, or spacy where it is installed. Marks in the "
-        "text decide instead: [it], {the bowl}.",
+        "text decide instead: \\[it], {the bowl}.",
         metavar="HOW",
         rich_help_panel=options.TEXT,
     ),

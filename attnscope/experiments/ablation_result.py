@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ from attnscope.types import Head
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_SEVERAL = 10  # random sets: fewer have no range to speak of
 
 
 @dataclass(frozen=True)
@@ -118,16 +121,32 @@ class AblationResult:
             notes.append(
                 "A layer has not enough other heads: control sets hold some of the heads too."
             )
-        if self.cloze is not None and not self.main.clean_high < 0:
-            notes.append(
-                "The whole model does not clearly prefer the right name here: there is little to "
-                "lose."
-            )
+        if self.cloze is not None:
+            notes += self._cloze_notes(self.cloze)
         shared = {str(h): [str(other) for other in o] for h, o in self.siblings.items() if o}
         if shared:
             words = ", ".join(f"{head} with {' '.join(others)}" for head, others in shared.items())
             notes.append(f"Shared keys and values stay as they are: {words}.")
         return tuple(notes)
+
+    def _cloze_notes(self, cloze: Mapping[str, Any]) -> Iterator[str]:
+        if self.main.clean_high >= 0:
+            yield (
+                "The whole model does not clearly prefer the right name here: there is little to "
+                "lose."
+            )
+        control = self.main.control
+        if control is not None and control.draws >= _SEVERAL and self.n_texts > 1:
+            beyond = self.main.low > control.high
+            yield (
+                "The right name loses more than without random heads: these heads matter for it."
+                if beyond
+                else "The right name does not lose more than without random heads."
+            )
+        for reason, n in cloze["skipped"].items():
+            yield f"Not asked: {n}, {reason}."
+        if cloze["items"] < cloze["of"] - sum(cloze["skipped"].values()):
+            yield "Drawn by the seed; --items asks for more."
 
     def to_json(self) -> dict[str, Any]:
         """The `attnscope.ablate/1` document."""

@@ -73,12 +73,25 @@ class Asked:
         if select_on and query != "chosen":
             raise UsageError("--select-on chooses where heads are read: it needs --query chosen.")
         main = read_labelled(data, form)
+        chosen_on = read_labelled(select_on) if select_on else None
+        if chosen_on is not None:
+            _check_apart(main, chosen_on)
         beside = twin_path(data[0]) if main.format == "winobias" and len(data) == 1 else None
         return cls(
             main,
             query,
-            read_labelled(select_on) if select_on else None,
+            chosen_on,
             read_labelled([beside], main.format) if beside else None,
+        )
+
+
+def _check_apart(main: LabelledSet, other: LabelledSet) -> None:
+    """Raise UsageError where places would be chosen on the items that are scored."""
+    shared = {question.text for question in main.questions} & {q.text for q in other.questions}
+    if shared:
+        raise UsageError(
+            f"--select-on has {len(shared)} of the texts that are scored: what is chosen on them "
+            "is not held out. Give other items, or leave it out for --query chosen."
         )
 
 
@@ -105,8 +118,15 @@ def score_set(
         baselines={ROLE: {name: one["raw"] for name, one in baselines.items()}},
     )
     verdicts = judge(rules, {"text": evidence}, model.shape.causal)
-    enough = seen.n_items >= FEWEST
-    few = f"Fewer than {FEWEST} items are too little evidence for a label."
+    enough = seen.n_texts >= FEWEST
+    notes = []
+    if not enough:
+        notes.append(f"Fewer than {FEWEST} different texts are too little evidence for a label.")
+    if seen.n_texts < seen.n_items:
+        notes.append(
+            f"The {seen.n_items} items are of {seen.n_texts} different texts (twins count as one): "
+            "intervals and p rest on these."
+        )
     return CorefScores(
         model=model.describe(),
         settings={
@@ -132,7 +152,7 @@ def score_set(
         groups=tuple(seen.groups()),
         gap=seen.gap(seed),
         held_out=tuple(seen.held_out()),
-        notes=() if enough else (few,),
+        notes=tuple(notes),
     )
 
 
@@ -188,6 +208,11 @@ class _Seen:
         """How many items are scored."""
         return len(self.prepared.items)
 
+    @property
+    def n_texts(self) -> int:
+        """Of how many different texts they are: units, which are resampled."""
+        return int(self.prepared.units().max()) + 1
+
     @cached_property
     def answers(self) -> Answers:
         """What every head answers."""
@@ -217,9 +242,10 @@ class _Seen:
         return {name: entry[name] for name in ("raw", "low", "high", "n")}
 
     def against(self, given: Floats) -> Floats:
-        """McNemar's p of every head against a rule, (L, H)."""
-        won, rule = self.answers.won, given[:, None, None]
-        return sign_test((won > rule).sum(0), (won < rule).sum(0))
+        """McNemar's p of every head against a rule, by text, (L, H)."""
+        better = np.zeros((self.n_texts, *self.answers.won.shape[1:]))
+        np.add.at(better, self.prepared.units(), self.answers.won - given[:, None, None])
+        return sign_test((better > 0).sum(0), (better < 0).sum(0))
 
     def groups(self) -> Iterator[Group]:
         """Shares by what the nearest candidate is, by distance and by pronoun."""

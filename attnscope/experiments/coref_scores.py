@@ -131,7 +131,7 @@ class CorefScores:
             "forced_choice": share_entry(self.forced, head),
             "strict": share_entry(self.strict, head),
             "nearest_wrong": share_entry(self.nearest_wrong, head),
-            "nearest_right": share_entry(self.nearest_right, head),
+            "nearest_right": _without_bound(share_entry(self.nearest_right, head)),
             "live_mass": finite(self.forced.live_mass[at]),
             "label": "coreference" if self.labelled[at] else UNCLASSIFIED,
             "query": self.views[int(self.view[at])],
@@ -168,7 +168,7 @@ def share_entry(scores: Scores, head: Head) -> dict[str, Any] | None:
         return None
     chance = float(scores.chance[at])
     bounds = {
-        name: finite(float(getattr(scores, name)[at]) * (1 - chance) + chance)
+        name: finite(min(max(float(getattr(scores, name)[at]) * (1 - chance) + chance, 0), 1))
         for name in ("low", "high", "bound")
     }
     return {
@@ -177,6 +177,11 @@ def share_entry(scores: Scores, head: Head) -> dict[str, Any] | None:
         **bounds,
         "n": int(scores.n[at]),
     }
+
+
+def _without_bound(entry: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Where the nearest is right no label rests on a bound for all heads at once."""
+    return entry and {name: value for name, value in entry.items() if name != "bound"}
 
 
 def _gap_entry(gap: Gap, at: tuple[int, int]) -> dict[str, float | None]:

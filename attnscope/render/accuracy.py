@@ -45,7 +45,9 @@ def draw_accuracies(
         margin = max(text_width(mark.name) for mark in shown) + 0.3
         height = _LINE * (len(shown) + 1)
         over = _RULE * len(lines) + 0.1
-        notes = ["a line: 95 % interval over texts; violet: a coreference head"]
+        notes = ["a line: 95 % interval over texts"]
+        if any(mark.label == "coreference" for mark in shown):
+            notes[0] += "; violet: a coreference head"
         if rest:
             least, most = min(one.share for one in rest), max(one.share for one in rest)
             notes.append(f"{len(rest)} more heads lie between {least:.2f} and {most:.2f}")

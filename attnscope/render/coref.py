@@ -152,6 +152,12 @@ def _read_at(result: CorefText, linked: Linked, head: Head) -> str:
 
 
 def _vote(result: CorefText, linked: Linked, width: int) -> list[Text]:
+    if len(linked.candidates) == 1:
+        words = (
+            "Nothing else was found that it could stand for, so every share is 1. Mark what is "
+            "missing, as in {the bowl}."
+        )
+        return [Text(line) for line in wrapped(words, width, first=2, rest=2)]
     if not result.voters:
         return []
     vote, heads = linked.vote(result.voters), len(result.voters)
@@ -174,7 +180,10 @@ def _name(linked: Linked, n: int) -> str:
 
 
 def _legend(result: CorefText, left: int, width: int) -> list[str]:
-    live = "live: how much of the head's whole attention goes to these candidates at all."
+    live = (
+        "live: how much of the head's whole attention goes to these candidates at all. Each "
+        "candidate is looked for at its last token, where its words come together."
+    )
     known = result.known.scores
     words = [live]
     if known is not None:

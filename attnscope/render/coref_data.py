@@ -61,7 +61,7 @@ def draw(path: Path, result: CorefScores) -> None:
         label = _LABEL if result.labelled[head.layer, head.head] else UNCLASSIFIED
         marks.append(Mark(str(head), label, entry["raw"], entry["low"], entry["high"]))
     rules = {name: float(one["raw"]) for name, one in result.baselines.items()}
-    title = f"{visible(result.model['id'])}  {result.n_items} items"
+    title = f"{visible(result.model['id'])}  {result.settings['format']}, {_items(result)}"
     draw_accuracies(path, marks, rules, title=title)
 
 
@@ -70,8 +70,14 @@ def _about(result: CorefScores) -> str:
     where = "read at the pronoun"
     if result.settings["query"] == "chosen":
         where = f"read at the place chosen on {result.settings['chosen_on']}"
-    parts = [result.settings["format"], f"{result.n_items} items", f"{skipped} skipped", where]
+    parts = [result.settings["format"], _items(result), f"{skipped} skipped"]
+    parts += [f"{result.cut} in texts that were cut"] if result.cut else []
+    parts.append(where)
     return " · ".join(parts)
+
+
+def _items(result: CorefScores) -> str:
+    return f"{result.n_items} item{'s' * (result.n_items != 1)}"
 
 
 def _rules(result: CorefScores, width: int) -> list[Text]:

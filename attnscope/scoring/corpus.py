@@ -61,7 +61,7 @@ def file_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
     else:
         name = visible(str(path))
         if path.is_dir():
-            raise UsageError(f"{name} is a directory: give a file with one text per line.")
+            raise UsageError(f"{name} is a directory: name a file in it.")
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:

@@ -69,11 +69,13 @@ def read_labelled(paths: Sequence[Path], form: str | None = None) -> LabelledSet
 
 
 def _format_of(name: str, lines: Lines) -> str:
-    first = lines[0][1] if lines else ""
+    if not lines:
+        raise UsageError(f"{name} is empty: a labelled set has an item a line.")
+    first = lines[0][1]
     if first.lstrip().startswith("{"):
         return "jsonl"
     fields = first.split("\t")
-    if fields[:3] == _GAP_FIELDS[:3]:
+    if _GAP_MARK in fields:
         return "gap"
     if fields[0].strip() == "sentid" or "$OCCUPATION" in first or fields[0] == "occupation(0)":
         return "winogender"
@@ -87,22 +89,28 @@ def _format_of(name: str, lines: Lines) -> str:
 
 _GAP_FIELDS = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref"]
 _GAP_FIELDS += ["B", "B-offset", "B-coref"]
+_GAP_MARK = "Pronoun-offset"  # in a header, and no cell of a row
 
 
 def _read_gap(files: Sequence[File]) -> Read:
     """GAP (Webster et al. 2018): tab-separated, and quotes are characters like others."""
     found, skipped = [], Counter[str]()
     for _, name, lines in files:
+        fields = _GAP_FIELDS
         for number, line in lines:
             cells = line.split("\t")
-            if cells[:3] == _GAP_FIELDS[:3]:
+            if _GAP_MARK in cells:
+                fields = cells
+                missing = [field for field in _GAP_FIELDS if field not in fields]
+                if missing:
+                    raise UsageError(f"{name}, line {number}: GAP also has {', '.join(missing)}.")
                 continue
             if len(cells) < len(_GAP_FIELDS):
                 raise UsageError(
                     f"{name}, line {number}: {len(cells)} fields, and GAP has "
                     f"{', '.join(_GAP_FIELDS)}, URL with tabs between."
                 )
-            row = dict(zip(_GAP_FIELDS, cells, strict=False))
+            row = dict(zip(fields, cells, strict=False))
             text = row["Text"]
             spans = [_at(row, what, f"{name}, line {number}") for what in ("Pronoun", "A", "B")]
             right = [row[f"{what}-coref"].strip().upper() == "TRUE" for what in ("A", "B")]

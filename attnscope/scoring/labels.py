@@ -14,6 +14,7 @@ from attnscope.scoring.rules import RESTING, Rule
 from attnscope.scoring.sums import Floats
 
 MIN_ROWS = 8  # rows that a contrast label needs where nothing is there to contrast with
+_MORE = 1e-9  # than a rule: what equals it, and rounding, does not beat it
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _checks(rule: Rule, kind: str, evidence: Evidence) -> list[Check]:
     if rule.baselines:
         share = bound * (1 - scores.chance) + scores.chance
         for name, reached in evidence.baselines.get(rule.role, {}).items():
-            above = np.full_like(least, np.nextafter(reached, 1))
+            above = np.full_like(least, reached + _MORE)
             checks.append(Check(f"lower bound against “{name}”", kind, share, above))
         wrong = evidence.scores[NEAREST_WRONG]
         low = wrong.lift if alone else wrong.low

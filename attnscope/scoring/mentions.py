@@ -1,7 +1,8 @@
 """Pronouns and what they could stand for, found in English text by a few explained patterns.
 
-A candidate is a run of capitalised words ("De la Sota" keeps its particles; a function word that
-only begins a sentence is none), or a determiner with up to three lower-case words up to the noun.
+A candidate is a run of capitalised words ("De la Sota" keeps its particles, "Dr. Smith" the title;
+a function word that only begins a sentence is none, nor is a verb there, as in "Put the"), or a
+determiner with such a name or with up to three lower-case words up to the noun.
 The noun is the last before a function word, a sign, or a verb: a word in -ed (after the first
 word), an irregular past form, or the word before an object ("the cat likes the ..."). So it needs
 no part-of-speech tagger, and errs where the text is not plain; marks decide instead.
@@ -10,6 +11,7 @@ no part-of-speech tagger, and errs where the text is not plain; marks decide ins
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
@@ -19,11 +21,13 @@ import yaml
 
 from attnscope.config_files import config_path
 from attnscope.errors import UsageError
+from attnscope.plain import visible
 from attnscope.scoring.passages import Span
 
 LONGEST = 3  # lower-case words after a determiner
 _WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")
 _MARK = re.compile(r"\[([^\[\]{}\n]+)\]|\{([^\[\]{}\n]+)\}")
+_STRAY = re.compile(r"[{}]|\[\s*(\w+)|(\w+)\s*\]")
 _PARTICLES = frozenset(("de", "la", "le", "van", "von", "der", "den", "di", "da", "du", "al", "of"))
 _BEFORE_A_SENTENCE = frozenset(".!?:;“\"(—-–'‘")
 
@@ -46,6 +50,7 @@ class Words:
     determiners: frozenset[str]
     objects: frozenset[str]
     function_words: frozenset[str]
+    titles: frozenset[str]
     irregular_verbs: frozenset[str]
 
 
@@ -87,7 +92,7 @@ def find_pronouns(text: str) -> list[Span]:
 
 def find_candidates(text: str) -> list[Span]:
     """Names, and determiners with their nouns, in the order of the text."""
-    pieces = list(_WORD.finditer(text))
+    pieces = [piece for piece in _WORD.finditer(text) if not _pictured(piece[0])]
     found, at = [], 0
     while at < len(pieces):
         end = _name(pieces, at) or _phrase(pieces, at)
@@ -108,6 +113,8 @@ def _name(pieces: list[re.Match[str]], at: int) -> int:
             end += 1
             continue
         ahead = end
+        if pieces[end][0] == "." and pieces[end - 1][0] in words().titles:
+            ahead = end + 1
         while ahead < len(pieces) and pieces[ahead][0] in _PARTICLES:
             ahead += 1
         if ahead == end or ahead == len(pieces) or not _capitalised(pieces, ahead):
@@ -121,8 +128,10 @@ def _capitalised(pieces: list[re.Match[str]], at: int) -> bool:
     known, word = words(), _bare(pieces[at][0])
     if not word[0].isupper() or word.lower() in known.determiners | known.pronouns | {"i", "i'm"}:
         return False
-    begins = at == 0 or pieces[at - 1][0] in _BEFORE_A_SENTENCE
-    return not (begins and word.lower() in known.function_words)
+    if at and pieces[at - 1][0] not in _BEFORE_A_SENTENCE:
+        return True
+    follows = pieces[at + 1][0] if at + 1 < len(pieces) else ""
+    return word.lower() not in known.function_words and follows not in known.objects
 
 
 def _phrase(pieces: list[re.Match[str]], at: int) -> int:
@@ -131,6 +140,8 @@ def _phrase(pieces: list[re.Match[str]], at: int) -> int:
     if pieces[at][0].lower() not in known.determiners:
         return 0
     end = at + 1
+    if end < len(pieces) and (name := _name(pieces, end)):
+        return name
     while end < len(pieces) and end - at <= LONGEST and not _stops(pieces[end][0], end - at > 1):
         end += 1
         if _bare(pieces[end - 1][0]) != pieces[end - 1][0]:
@@ -148,25 +159,51 @@ def _stops(word: str, after_first: bool) -> bool:
     return after_first and (word in known.irregular_verbs or word.endswith(("ed", "ly")))
 
 
+def _pictured(piece: str) -> bool:
+    """Is it an emoji, or what joins several? A noun phrase goes on across it."""
+    return len(piece) == 1 and unicodedata.category(piece) in ("So", "Sk", "Cf", "Mn", "Me")
+
+
 def _bare(word: str) -> str:
     """Without a possessive ending."""
     return word[:-2] if word[-2:] in ("'s", "’s") else word
 
 
 def _marked(text: str, special: Collection[str]) -> tuple[str, list[Span], list[Span]]:
-    """The text without marks, the spans marked with brackets, and those marked with braces."""
+    """The text without marks, the spans marked with brackets, and those marked with braces.
+
+    Without any brace, brackets mark pronouns only: "[1]" is none, and stays.
+    """
     plain, done = "", 0
     spans: tuple[list[Span], list[Span]] = ([], [])
-    for mark in _MARK.finditer(text):
+    marks = [m for m in _MARK.finditer(text) if m[0] not in special and (m[1] or m[2]).strip()]
+    braced = any(mark[2] for mark in marks)
+    for mark in marks:
         inside = mark[1] or mark[2]
-        if mark[0] in special or not inside.strip():
+        if mark[1] and not (
+            is_pronoun(inside.strip()) or (braced and any(map(str.isalpha, inside)))
+        ):
             continue
         plain += text[done : mark.start()]
         start = len(plain) + len(inside) - len(inside.lstrip())
         spans[mark[1] is None].append((start, start + len(inside.strip())))
         plain += inside
         done = mark.end()
+    if spans[0] or spans[1]:
+        _check_strays(text)
     return plain + text[done:], *spans
+
+
+def _check_strays(text: str) -> None:
+    """Raise UsageError for half a mark: a brace, or a bracket beside a pronoun."""
+    for stray in _STRAY.finditer(_MARK.sub(lambda mark: "_" * len(mark[0]), text)):
+        word = stray[1] or stray[2]
+        if word is None or is_pronoun(word):
+            around = text[max(stray.start() - 10, 0) : stray.end() + 10]
+            raise UsageError(
+                f"A mark is not closed, or lies in another, near {visible(around)!r}: write [it] "
+                "for a pronoun, {the bowl} for what it could stand for."
+            )
 
 
 def _overlaps(span: Span, others: Collection[Span]) -> bool:

@@ -52,9 +52,9 @@ Read = tuple[list[Question], Counter[str]]  # and the lines that give none, by r
 
 def unusable(link: Link) -> str | None:
     """Why a question cannot be asked; the same items then serve models of every kind."""
-    if any(start >= link.pronoun[0] for start, _ in link.candidates):
-        return LATER
     spans = sorted((*link.candidates, link.pronoun))
     if any(one[1] > other[0] for one, other in pairwise(spans)):
         return OVERLAP
+    if any(start >= link.pronoun[0] for start, _ in link.candidates):
+        return LATER
     return NO_RIVAL if len(link.candidates) < 2 else None

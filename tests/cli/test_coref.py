@@ -155,7 +155,7 @@ def test_output_goes_to_a_file(data: Path, tmp_path: Path, printed: Callable[...
 
 def test_hostile_text_is_shown_and_does_nothing(printed: Callable[..., str]) -> None:
     text = printed(
-        "{[red]} {\x1b[31mcat} :fire: <b> {[/]} saw {dog\\} and [\u202eshe] sang", "--all"
+        "[7] {\x1bcat} \x1b[31m :fire: <b> [/] saw {dog\\} and [\u202eshe] sang", "--all"
     )
     assert "\x1b" not in text
     assert "\u202e" not in text

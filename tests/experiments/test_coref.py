@@ -58,14 +58,21 @@ def test_the_planted_head_is_found_by_the_command(
 
 
 def test_a_head_that_settles_later_is_found_where_it_does(
-    planted: tuple[Path, Path], model: Model
+    planted: tuple[Path, Path], model: Model, tmp_path: Path
 ) -> None:
     assert labelled(model.coref(data=planted[1])) == [planted_coref.AT_ONCE]
     result = model.coref(data=planted[1], query="chosen")
     assert labelled(result) == [planted_coref.AT_ONCE, planted_coref.LATER]
     view = result.view[planted_coref.LATER.layer, planted_coref.LATER.head]
     assert result.views[view] == "1 later"
-    other = model.coref(data=planted[1], select_on=planted[1])
+    others = planted_coref.sentences(tmp_path, seed=1)
+    seen = set(planted[1].read_text(encoding="utf-8").splitlines())
+    texts = {json.loads(line)["text"] for line in seen}
+    kept = [
+        line for line in others.read_text().splitlines() if json.loads(line)["text"] not in texts
+    ]
+    others.write_text("\n".join(kept), encoding="utf-8")
+    other = model.coref(data=planted[1], select_on=others)
     assert labelled(other) == labelled(result)
     assert other.settings["chosen_on"] == "another file"
 
@@ -89,7 +96,7 @@ def test_few_items_give_no_label(planted: tuple[Path, Path], model: Model, tmp_p
     result = model.coref(data=few)
     assert result.forced.raw.max() == 1
     assert not labelled(result)
-    assert "Fewer than 50 items" in result.notes[0]
+    assert "Fewer than 50 different texts" in result.notes[0]
 
 
 def test_a_gap_between_twins_is_their_difference(model: Model, tmp_path: Path) -> None:
@@ -197,3 +204,66 @@ def test_a_causal_model_sees_no_later_candidate(
         model.coref("[he] saw {Bert} .")
     with pytest.raises(UsageError, match="No pronoun"):
         model.coref("Adam saw Anna .")
+
+
+def jsonl(path: Path, sentences: list[tuple[str, int]]) -> Path:
+    """Sentences like "X told Y that she won", and which of the two is right."""
+    lines = []
+    for text, gold in sentences:
+        first, _, second, *_ = text.split()
+        at = text.index(" she ") + 1
+        spans = [[0, len(first)], [text.index(second), text.index(second) + len(second)]]
+        lines.append(
+            json.dumps({"text": text, "pronoun": [at, at + 3], "candidates": spans, "gold": gold})
+        )
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_head_that_only_equals_a_rule_is_no_coreference_head(
+    model: Model, tmp_path: Path
+) -> None:
+    """The right one is always the first: "first candidate" has all of them, and so has the head."""
+    pairs = [(man, woman) for man in planted_coref.MEN for woman in planted_coref.WOMEN]
+    ways = [f"{woman} saw {man} {more}and then she ranf" for man, woman in pairs
+            for more in ("", "today ")]  # fmt: skip
+    result = model.coref(data=jsonl(tmp_path / "first.jsonl", [(text, 0) for text in ways]))
+    head = planted_coref.AT_ONCE
+    assert result.baselines["first candidate"]["raw"] == 1.0
+    assert result.forced.raw[head.layer, head.head] == 1.0
+    assert not labelled(result)
+
+
+def test_one_text_many_times_is_one_text(model: Model, tmp_path: Path) -> None:
+    text = ("Adam saw Berta and then she ranf", 1)
+    result = model.coref(data=jsonl(tmp_path / "same.jsonl", [text] * 60))
+    assert result.n_items == 60
+    assert not labelled(result)
+    notes = " ".join(result.notes)
+    assert "Fewer than 50 different texts" in notes
+    assert "60 items are of 1 different text" in notes
+    assert min(p.min() for p in result.against.values()) == 1.0
+
+
+def test_p_does_not_fall_when_items_are_given_twice(
+    planted: tuple[Path, Path], model: Model, tmp_path: Path
+) -> None:
+    once = planted[1].read_text(encoding="utf-8")
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text(once + once, encoding="utf-8")
+    one, other = model.coref(data=planted[1]), model.coref(data=twice)
+    for name, p in one.against.items():
+        assert np.allclose(p, other.against[name])
+
+
+def test_places_are_not_chosen_on_what_is_scored(planted: tuple[Path, Path], model: Model) -> None:
+    with pytest.raises(UsageError, match="of the texts that are scored"):
+        model.coref(data=planted[1], select_on=planted[1])
+
+
+def test_one_candidate_gives_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["coref", "{The queen} washed because [she] commanded .", "-m", "demo-bert"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Nothing else was found that it could stand for" in out
+    assert "looks most at" not in out
+    assert "at its last token" in out

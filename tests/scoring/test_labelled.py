@@ -177,3 +177,26 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
         read_labelled([one, other])
     with pytest.raises(UsageError, match="Did you mean 'winobias'"):
         read_labelled([one], "winobia")
+
+
+def test_gap_by_its_header(tmp_path: Path) -> None:
+    """Columns may stand in another order; one that is missing is named."""
+    row = gap_row("Ann met Bea; she left.", "she", ("Ann", "Bea"), "B")
+    order = [3, 0, 2, 1, *range(4, 11)]
+
+    def turned(line: str) -> str:
+        cells = line.split("\t")
+        return "\t".join(cells[n] for n in order)
+
+    path = written(tmp_path, "gap.tsv", turned(GAP), turned(row))
+    assert [asked(q) for q in read_labelled([path]).questions] == [("she", ["Ann", "Bea"], "Bea")]
+    short = written(tmp_path, "short.tsv", GAP.replace("\tA-coref", ""), row)
+    with pytest.raises(UsageError, match="line 1: GAP also has A-coref"):
+        read_labelled([short])
+
+
+def test_files_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is empty: a labelled set has an item a line"):
+        read_labelled([written(tmp_path, "empty.tsv", "")])
+    with pytest.raises(UsageError, match="is a directory: name a file in it"):
+        read_labelled([tmp_path])
