@@ -13,7 +13,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
-from attnscope.cli.session import PICTURES, check_place, model_name, open_model
+from attnscope.cli.session import check_places, model_name, open_model
 from attnscope.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def circuits(
     heatmap: options.Heatmap = None,
 ) -> None:
     """Tell from the weights alone which head reads what which other head writes."""
-    check_place(output)
-    check_place(heatmap, PICTURES)
+    check_places(output, heatmap=heatmap)
     loaded = _open(model, talk)
     from attnscope.experiments.circuits import circuits as measure
     from attnscope.experiments.selection import known_heads

@@ -16,9 +16,8 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import (
     DEFAULT_MODEL,
-    PICTURES,
     check_distinct,
-    check_place,
+    check_places,
     open_model,
 )
 
@@ -60,8 +59,7 @@ def mha_vs_gqa(
     Without a model: the shape of Llama-3-8B. Nothing is loaded or run, and every number is exact,
     unless --convert, --similarity or --measure ask for what only the model itself can tell.
     """
-    check_place(output)
-    check_place(plot, PICTURES)
+    check_places(output, plot=plot)
     check_distinct(output=output, plot=plot, save=quality.save)
     if known:
         check_listing(shape, quality, plot)

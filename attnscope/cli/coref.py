@@ -13,7 +13,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, out, progress
-from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
+from attnscope.cli.session import check_places, one_text, open_model, read_texts
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def coref(
     refresh: _Refresh = False,
 ) -> None:
     """Which head links a pronoun to its antecedent: in a text, or (--data) on a labelled set."""
-    check_place(place.output)
-    check_place(place.heatmap, PICTURES)
+    check_places(place.output, heatmap=place.heatmap)
     if text.pair is not None:
         raise UsageError("coref reads one text: put both in it, and leave out --pair.")
     if data.data:

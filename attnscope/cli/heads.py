@@ -14,9 +14,8 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress, say
 from attnscope.cli.session import (
-    PICTURES,
     check_corpus,
-    check_place,
+    check_places,
     given_texts,
     open_model,
     read_corpus,
@@ -104,8 +103,7 @@ def heads(
     heatmap: options.Heatmap = None,
 ) -> None:
     """Label every head of a model, with scores in general and on your text."""
-    check_place(output)
-    check_place(heatmap, PICTURES)
+    check_places(output, heatmap=heatmap)
     if against is not None and (explain or heatmap):
         raise UsageError("--against compares two checkpoints: leave out --explain and --heatmap.")
     if explain and form in (Format.csv, Format.markdown):

@@ -13,8 +13,7 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import (
-    PICTURES,
-    check_place,
+    check_places,
     one_text,
     open_model,
     random_options,
@@ -103,12 +102,10 @@ def induction(
     head: _Head = None,
 ) -> None:
     """Score every head for induction, on repeated random tokens or on the repeats of TEXT."""
-    pictures = {"--heatmap": heatmap, "--loss-plot": loss_plot, "--stripe-plot": stripe_plot}
-    check_place(output)
-    for path in pictures.values():
-        check_place(path, PICTURES)
+    check_places(output, heatmap=heatmap, loss_plot=loss_plot, stripe_plot=stripe_plot)
     if text.text is not None or text.file is not None:
         shown = {"--ablate": ablate, "--story": story, "--conventions": conventions}
+        pictures = {"--heatmap": heatmap, "--loss-plot": loss_plot, "--stripe-plot": stripe_plot}
         drawn = {name: path is not None for name, path in pictures.items()}
         refuse_unused(
             {

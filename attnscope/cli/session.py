@@ -176,6 +176,14 @@ def check_place(path: Path | None, endings: tuple[str, ...] | None = None) -> No
         raise RunError(f"Cannot write {shown}: no permission in {visible(str(folder))}.")
 
 
+def check_places(output: Path | None, **pictures: Path | None) -> None:
+    """The same for a command's output and its pictures, which must be different files."""
+    check_place(output)
+    for path in pictures.values():
+        check_place(path, PICTURES)
+    check_distinct(output=output, **pictures)
+
+
 def check_distinct(**places: Path | None) -> None:
     """Raise UsageError where two options of one command, by their names, write the same file."""
     seen: dict[str, str] = {}

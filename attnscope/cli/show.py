@@ -11,7 +11,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, out
-from attnscope.cli.session import PICTURES, check_place, one_text, open_model, read_texts
+from attnscope.cli.session import check_places, one_text, open_model, read_texts
 from attnscope.errors import UsageError
 from attnscope.types import parse_heads
 
@@ -48,8 +48,7 @@ def show(
         raise UsageError("Say what to look at: --head 5.5 for one head, --layer 3 for a layer.")
     if head is not None:
         parse_heads(head)
-    check_place(output)
-    check_place(heatmap, PICTURES)
+    check_places(output, heatmap=heatmap)
     given = one_text(text)
     loaded = open_model(model, talk, add_bos=text.add_bos)
     [read] = read_texts(loaded, [given], text, talk)

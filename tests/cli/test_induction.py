@@ -212,3 +212,23 @@ def test_no_head_below_chance_is_said_to_point(
     for place in places:
         assert [(one["layer"], one["head"]) for one in place["heads"]] == [(1, 0)]
         assert place["heads"][0]["weight"] > 0.9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["induction", "--heatmap", "a.png", "--loss-plot", "a.png"],
+        ["induction", "--heatmap", "a.png", "-o", "./a.png"],
+        ["heads", "A cat.", "--heatmap", "a.png", "-o", "a.png"],
+        ["show", "A cat.", "--head", "0.0", "--heatmap", "a.png", "-o", "a.png"],
+        ["circuits", "--heatmap", "a.png", "-o", "a.png"],
+        ["coref", "A cat.", "--heatmap", "a.png", "-o", "a.png"],
+    ],
+)
+def test_no_output_writes_over_another(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "--quiet"]) == 2
+    assert "would both write a.png" in capsys.readouterr().err.replace("./", "")
