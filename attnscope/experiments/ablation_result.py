@@ -109,7 +109,7 @@ class AblationResult:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know to take the numbers rightly."""
         notes = []
-        if self.n_texts == 1:
+        if not math.isfinite(self.main.low):
             notes.append("One text is weak evidence: its effects have no interval.")
         drawn = 0 if self.main.control is None else self.main.control.draws
         if drawn < self.controls:

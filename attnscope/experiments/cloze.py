@@ -52,16 +52,16 @@ def bundled_cloze(model: Model) -> LabelledSet:
 
 
 def cloze_samples(model: Model, asked: LabelledSet, items: int = ITEMS, seed: int = 0) -> Samples:
-    """So many of the questions, drawn by the seed, unit by unit.
+    """So many of the questions, drawn by the seed.
 
     Raises UsageError when none can be asked.
     """
     samples: list[Sample] = []
     skipped = Counter(asked.skipped)
-    for question in _shuffled(asked.questions, seed):
+    for n in np.random.default_rng(seed).permutation(len(asked.questions)):
         if len(samples) >= items:
             break
-        made = _sample(model, question, seed + len(samples))
+        made = _sample(model, asked.questions[n], seed + len(samples))
         if isinstance(made, Sample):
             samples.append(made)
         else:
@@ -76,15 +76,6 @@ def cloze_samples(model: Model, asked: LabelledSet, items: int = ITEMS, seed: in
         "skipped": dict(skipped),
     }
     return Samples(samples, len(samples), cloze=about)
-
-
-def _shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
-    units: dict[str, list[Question]] = {}
-    for question in questions:
-        units.setdefault(question.unit, []).append(question)
-    order = np.random.default_rng(seed).permutation(len(units))
-    each = list(units.values())
-    return [question for n in order for question in each[n]]
 
 
 def _sample(model: Model, question: Question, seed: int) -> Sample | str:

@@ -43,7 +43,7 @@ def ablation_table(result: AblationResult, width: int) -> Text:
     )
     if result.cloze is not None:
         words += f" {_CLOZE}"
-    if result.n_texts > 1:
+    if math.isfinite(result.main.low):
         words += " interval: 95 %, over texts."
     if control is not None:
         words += f" {control_words(control)}"

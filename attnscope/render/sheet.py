@@ -84,14 +84,14 @@ class Sheet:
     def write_ends(self, title: str, notes: Sequence[str]) -> None:
         """The title above everything, the small print below."""
         if title:
-            text = fitted(title, self.width - 0.2, 9)
+            text = fitted(title, self.width - 0.2, 9, end=True)
             self.write(0.1, self.height - 0.24, text, fontsize=9)
         for line, note in enumerate(reversed(notes)):
             self.write(0.1, 0.07 + NOTE * line, note, fontsize=6.5, color="#606060")
 
     def titled(self, name: str, about: str) -> str:
         """A title whose end is never cut: the name is, where both do not fit."""
-        return fitted(name, self.width - 0.3 - text_width(about, 9), 9) + about
+        return fitted(name, self.width - 0.3 - text_width(about, 9), 9, end=True) + about
 
     def colour_bar(self, left: float, bottom: float, height: float, top: float) -> None:
         """The scale of the weights, from 0 up to `top`."""
@@ -162,11 +162,18 @@ def text_width(text: str, size: float = LABEL_SIZE) -> float:
     return figure.text(0, 0, text, fontsize=size).get_window_extent().width / DPI
 
 
-def fitted(text: str, width: float, size: float = LABEL_SIZE) -> str:
-    """The text, cut to so many inches."""
-    text = _drawable(visible(text))[:200]
-    cut = next((n for n in range(len(text)) if text_width(text[:n] + "…", size) > width), len(text))
-    return text if text_width(text, size) <= width else text[: max(cut - 1, 0)].rstrip() + "…"
+def fitted(text: str, width: float, size: float = LABEL_SIZE, *, end: bool = False) -> str:
+    """The text, cut to so many inches; with `end` its end is kept, which tells most of a path."""
+    text = _drawable(visible(text))
+    text = text[-200:] if end else text[:200]
+    if text_width(text, size) <= width:
+        return text
+
+    def part(n: int) -> str:
+        return "…" + text[len(text) - n :].lstrip() if end else text[:n].rstrip() + "…"
+
+    cut = next((n for n in range(1, len(text)) if text_width(part(n), size) > width), len(text))
+    return part(max(cut - 1, 0))
 
 
 def word(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from attnscope.api import Model
 from attnscope.cli.app import run
 from attnscope.errors import UsageError
 from attnscope.experiments import cloze
+from attnscope.experiments.ablation import ablate
 from attnscope.experiments.choose import asks_for_names
 from attnscope.scoring.labelled import read_labelled
 from tests import planted_coref, planted_namer
@@ -37,7 +40,7 @@ def model(planted: tuple[Path, Path]) -> Model:
 def test_without_either_planted_head_the_name_is_anyones_and_random_heads_cost_nothing(
     model: Model, planted: tuple[Path, Path], head: str, method: str
 ) -> None:
-    found = model.ablate(heads=head, data=planted[1], method=method, items=40)
+    found = model.ablate(heads=head, data=planted[1], method=method, items=120)
     effects = {effect.on: effect for effect in found.effects}
     assert effects["right name"].clean == pytest.approx(0, abs=1e-4)
     chosen = effects["right name likelier"]
@@ -130,8 +133,11 @@ def test_twins_are_resampled_together_and_the_seed_draws(
     one, again, other = (cloze.cloze_samples(model, asked, 20, seed) for seed in (0, 0, 1))
     ids = [[sample.batch.ids.tolist() for sample in made.each] for made in (one, again, other)]
     assert ids[0] == ids[1] != ids[2]
-    units = [sample.unit for sample in one.each]
-    assert sorted(units, key=units.index) == units
+    twins = [replace(q, unit="one") for q in asked.questions[:30]]
+    found = ablate(model, [planted_namer.LINKS], asked=replace(asked, questions=tuple(twins)))
+    assert found.n_texts == 30
+    assert math.isnan(found.main.low)  # one unit is one text
+    assert any("One text is weak evidence" in note for note in found.notes)
 
 
 def test_the_command_asks_the_battery_for_the_label_and_data_where_given(

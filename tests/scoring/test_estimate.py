@@ -113,7 +113,7 @@ def test_permuting_heads_permutes_results(texts: int, seed: int) -> None:
             numbers(after, *NUMBERS, "n"),
             strict=True,
         ):
-            np.testing.assert_array_equal(first[:, order], second)
+            np.testing.assert_allclose(first[:, order], second, rtol=1e-12)  # sums round
 
 
 @settings(deadline=None, max_examples=20)
