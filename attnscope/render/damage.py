@@ -47,7 +47,7 @@ def draw_damage(path: Path, result: CompareResult) -> None:
             axes.plot(x, [one.loss for one in unchanged], "o-", color=_GREY, markersize=4)
         ends.append((found.loss, "as it is", _GREY))
         axes.axhline(found.loss, color=_GREY, linewidth=0.6, linestyle=(0, (1, 2)))
-        _scale(axes, found.conversions)
+        _scale(axes, found)
         low, high = axes.get_ylim()
         if chance < high:
             axes.axhline(chance, color=_GREY, linewidth=0.6, linestyle=(0, (4, 2)))
@@ -82,9 +82,12 @@ def _whiskers(axes: Axes, own: Sequence[Conversion], clean: float) -> None:
             axes.plot([x, x], ends, color=_HUES[one.method], linewidth=1)
 
 
-def _scale(axes: Axes, conversions: Sequence[Conversion]) -> None:
+def _scale(axes: Axes, found: ConversionResult) -> None:
     """Few heads on the right: to the right is less memory, upwards is more damage."""
-    sizes = {one.kv_bytes_per_token: one.n_kv_heads for one in conversions}
+    one = found.conversions[0]
+    as_it_is = one.kv_bytes_per_token // one.n_kv_heads * found.n_kv_heads
+    sizes = {one.kv_bytes_per_token: one.n_kv_heads for one in found.conversions}
+    sizes[as_it_is] = found.n_kv_heads
     ticks = sorted(sizes, reverse=True)
     places = [math.log2(size) for size in ticks]
     names = [f"{binary(size)}\n{sizes[size]}" for size in ticks]
