@@ -2,7 +2,8 @@
 
 A candidate is a run of capitalised words ("De la Sota" keeps its particles, "Dr. Smith" the title;
 a function word that only begins a sentence is none, nor is a verb there, as in "Put the"), or a
-determiner with such a name or with up to three lower-case words up to the noun.
+determiner with such a name or with up to three lower-case words up to the noun. Of "Anna's sister"
+both words are candidates.
 The noun is the last before a function word, a sign, or a verb: a word in -ed (after the first
 word), an irregular past form, or the word before an object ("the cat likes the ..."). So it needs
 no part-of-speech tagger, and errs where the text is not plain; marks decide instead.
@@ -97,10 +98,20 @@ def find_candidates(text: str) -> list[Span]:
     while at < len(pieces):
         end = _name(pieces, at) or _phrase(pieces, at)
         if end > at:
-            first, last = pieces[at], pieces[end - 1]
-            found.append((first.start(), last.start() + len(_bare(last[0]))))
+            found.append(_span(pieces, at, end))
+            last = pieces[end - 1][0]
+            owned = _nouns(pieces, end - 1) if _bare(last) != last else 0
+            if owned:
+                found.append(_span(pieces, end, owned))
+                end = owned
         at = max(end, at + 1)
     return found
+
+
+def _span(pieces: list[re.Match[str]], at: int, end: int) -> Span:
+    """The characters of these pieces, without a possessive ending."""
+    last = pieces[end - 1]
+    return pieces[at].start(), last.start() + len(_bare(last[0]))
 
 
 def _name(pieces: list[re.Match[str]], at: int) -> int:
@@ -136,12 +147,15 @@ def _capitalised(pieces: list[re.Match[str]], at: int) -> bool:
 
 def _phrase(pieces: list[re.Match[str]], at: int) -> int:
     """One past the noun of a determiner that stands here, or 0."""
-    known = words()
-    if pieces[at][0].lower() not in known.determiners:
+    if pieces[at][0].lower() not in words().determiners:
         return 0
-    end = at + 1
-    if end < len(pieces) and (name := _name(pieces, end)):
-        return name
+    name = _name(pieces, at + 1) if at + 1 < len(pieces) else 0
+    return name or _nouns(pieces, at)
+
+
+def _nouns(pieces: list[re.Match[str]], at: int) -> int:
+    """One past the noun that belongs to a determiner or an owner here, or 0."""
+    known, end = words(), at + 1
     while end < len(pieces) and end - at <= LONGEST and not _stops(pieces[end][0], end - at > 1):
         end += 1
         if _bare(pieces[end - 1][0]) != pieces[end - 1][0]:
@@ -155,6 +169,8 @@ def _phrase(pieces: list[re.Match[str]], at: int) -> int:
 def _stops(word: str, after_first: bool) -> bool:
     known = words()
     if not word.islower() or word in known.function_words or word in known.determiners:
+        return True
+    if word.endswith(("n't", "n’t")):
         return True
     return after_first and (word in known.irregular_verbs or word.endswith(("ed", "ly")))
 

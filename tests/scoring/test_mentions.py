@@ -19,7 +19,7 @@ FOUND = {
     ),
     "Mary told Anna's sister that Simon de la Tour had lost his hat.": (
         ["his"],
-        ["Mary", "Anna", "Simon de la Tour", "his hat"],
+        ["Mary", "Anna", "sister", "Simon de la Tour", "his hat"],
     ),
     "In May, Will met the tired old man. He was happy.": (
         ["He"],
@@ -36,6 +36,14 @@ FOUND = {
         ["Dr. Smith", "Mrs. van der Berg"],
     ),
     "Put the cake in the oven and let it bake.": (["it"], ["the cake", "the oven"]),
+    "The trophy didn't fit in the suitcase because it was too big.": (
+        ["it"],
+        ["The trophy", "the suitcase"],
+    ),
+    "Anna's older sister said she liked the cat's tail.": (
+        ["she"],
+        ["Anna", "older sister", "the cat", "tail"],
+    ),
     "Cats like milk because it tastes good.": (["it"], ["Cats"]),
     "The CEO of Apple thanked the United States as it rained.": (
         ["it"],
