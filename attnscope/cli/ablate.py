@@ -85,7 +85,9 @@ def ablate(
             random_options(random, length != 50), "goes with random tokens: leave it out."
         )
     if asked is None and not asks_for_names(head, label, layer):
-        refuse_unused({"--items": items != 100}, "goes with --data or --label coreference.")
+        refuse_unused(
+            {"--items": items != 100}, "goes with --data, or with --label coreference alone."
+        )
     loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)
     from attnscope.experiments.ablation import SEQUENCES
     from attnscope.experiments.ablation import ablate as measure

@@ -13,7 +13,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
-from attnscope.cli.session import check_places, model_name, open_model
+from attnscope.cli.session import check_places, model_name, open_model, refuse_unused
 from attnscope.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ def circuits(
 ) -> None:
     """Tell from the weights alone which head reads what which other head writes."""
     check_places(output, heatmap=heatmap)
+    if norms:
+        given = {"--from": pairs.source is not None, "--to": pairs.target is not None}
+        refuse_unused(given, "chooses pairs, and --norms lists heads: leave one of them out.")
     loaded = _open(model, talk)
     from attnscope.experiments.circuits import circuits as measure
     from attnscope.experiments.selection import known_heads

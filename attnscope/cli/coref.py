@@ -13,7 +13,7 @@ from attnscope.cli import options
 from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, out, progress
-from attnscope.cli.session import check_places, one_text, open_model, read_texts
+from attnscope.cli.session import check_places, one_text, open_model, read_texts, refuse_unused
 from attnscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ def coref(
     if text.pair is not None:
         raise UsageError("coref reads one text: put both in it, and leave out --pair.")
     if data.data:
+        refuse_unused(
+            {"--mentions": mentions != "patterns", "--refresh": refresh},
+            "goes with a text: leave it out, or --data.",
+        )
         _emit_scores(_score(text, data, model, talk), place)
     elif data.data_format or data.query or data.select_on:
         raise UsageError("--data-format, --query and --select-on go with --data.")

@@ -13,6 +13,7 @@ from attnscope.cli.bundle import bundled
 from attnscope.cli.options import Format
 from attnscope.cli.output import emit_result, progress
 from attnscope.cli.session import (
+    ablation_options,
     check_places,
     one_text,
     open_model,
@@ -107,18 +108,20 @@ def induction(
         shown = {"--ablate": ablate, "--story": story, "--conventions": conventions}
         pictures = {"--heatmap": heatmap, "--loss-plot": loss_plot, "--stripe-plot": stripe_plot}
         drawn = {name: path is not None for name, path in pictures.items()}
+        given = {**drawn, **shown, "--head": head is not None, **ablation_options(switched)}
         refuse_unused(
-            {
-                **drawn,
-                **shown,
-                "--head": head is not None,
-                **random_options(random, length != "50"),
-            },
+            {**given, **random_options(random, length != "50")},
             "goes with random tokens: leave it out, or the text.",
         )
         _on_text(text, model, talk, every, form, output)
         return
     _check_length(length)
+    of_text = {"--pair": text.pair is not None, "--truncate": text.truncate}
+    refuse_unused(of_text, "goes with a text.")
+    if not (ablate or story):
+        refuse_unused(ablation_options(switched), "goes with --ablate or --story.")
+    elif form in (Format.csv, Format.markdown):
+        raise UsageError("--ablate and --story are told in words: use --format table or json.")
     if stripe_plot is None:
         refuse_unused({"--head": head is not None}, "is the head of --stripe-plot: name a file.")
     loaded = open_model(model, talk, add_bos=text.add_bos, logits=True, predicts=True)

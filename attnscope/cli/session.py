@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import (
+    AblationOptions,
     CorpusOptions,
     ModelOptions,
     RandomOptions,
@@ -125,6 +126,15 @@ def read_texts(
             )
         read.append(tokens)
     return read
+
+
+def ablation_options(switched: AblationOptions) -> dict[str, bool]:
+    """Which options about switching heads off were given."""
+    usual = AblationOptions()
+    return {
+        f"--{name}": getattr(switched, name) != getattr(usual, name)
+        for name in ("method", "mode", "controls")
+    }
 
 
 def check_corpus(options: CorpusOptions) -> None:

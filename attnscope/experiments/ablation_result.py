@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+_FEW = 5  # texts: resampling so few shows too little of how they differ
 _SEVERAL = 10  # random sets: fewer have no range to speak of
 
 
@@ -111,12 +112,17 @@ class AblationResult:
         notes = []
         if not math.isfinite(self.main.low):
             notes.append("One text is weak evidence: its effects have no interval.")
+        elif self.n_texts < _FEW:
+            notes.append(f"{self.n_texts} texts are few: their intervals are too narrow.")
         drawn = 0 if self.main.control is None else self.main.control.draws
         if drawn < self.controls:
             sets = {0: "is no other set", 1: "is only one other set"}.get(
                 drawn, f"are only {drawn} other sets"
             )
-            notes.append(f"Control: there {sets} of as many heads of the same layers.")
+            notes.append(
+                f"Control: there {sets} of as many heads of the same layers"
+                f"{'' if self.overlap else ', without these heads'}."
+            )
         if drawn and self.overlap:
             notes.append(
                 "A layer has not enough other heads: control sets hold some of the heads too."
@@ -137,12 +143,15 @@ class AblationResult:
             )
         control = self.main.control
         if control is not None and control.draws >= _SEVERAL and self.n_texts > 1:
-            beyond = self.main.low > control.high
-            yield (
-                "The right name loses more than without random heads: these heads matter for it."
-                if beyond
-                else "The right name does not lose more than without random heads."
-            )
+            if self.main.low > control.high:
+                yield "The right name loses more than without random heads: these matter for it."
+            elif self.main.high <= control.high:
+                yield "The right name does not lose more than without random heads."
+            else:
+                yield (
+                    "Whether the right name loses more than without random heads cannot be told "
+                    f"from {self.n_texts} pronouns."
+                )
         for reason, n in cloze["skipped"].items():
             yield f"Not asked: {n}, {reason}."
         if cloze["items"] < cloze["of"] - sum(cloze["skipped"].values()):

@@ -72,7 +72,7 @@ def cloze_samples(model: Model, asked: LabelledSet, items: int = ITEMS, seed: in
     about = {
         "source": asked.format,
         "items": len(samples),
-        "of": len(asked.questions),
+        "of": len(asked.questions) + sum(asked.skipped.values()),
         "skipped": dict(skipped),
     }
     return Samples(samples, len(samples), cloze=about)

@@ -57,7 +57,7 @@ def control_words(control: Control) -> str:
     sets = f"{control.draws} random sets" if control.draws > 1 else "one random set"
     return (
         f"random: the change without {sets} of as many heads of the same layers, on average; "
-        "their range: where the middle 95 % of them lie."
+        f"their range: where the middle 95 % of them lie{', interpolated' * (control.draws < 20)}."
     )
 
 

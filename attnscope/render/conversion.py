@@ -128,7 +128,7 @@ def _heads(one: Conversion, width: int, every: bool) -> list[Text]:
         ]
         for head in heads
     ]
-    which = "every head" if every else f"the {len(heads)} heads that lost most"
+    which = "every head" if every else f"the {len(heads)} heads that lost most (labels, then KL)"
     title = f"{one.n_kv_heads} key/value heads, {one.method}: {which}"
     if one.n_kv_heads == 1:
         title = title.replace("heads,", "head,", 1)

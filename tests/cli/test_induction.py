@@ -232,3 +232,23 @@ def test_no_output_writes_over_another(
     monkeypatch.chdir(tmp_path)
     assert run([*arguments, "--quiet"]) == 2
     assert "would both write a.png" in capsys.readouterr().err.replace("./", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["induction", "--method", "zero"], "--method goes with --ablate or --story"),
+        (["induction", "babada babada", "--mode", "frozen"], "--mode goes with random tokens"),
+        (["induction", "--pair", "babada"], "--pair goes with a text"),
+        (["induction", "--ablate", "-F", "csv"], "told in words"),
+        (["ablate", "--head", "1.0", "--label", "coreference", "--items", "5"],
+         "with --label coreference alone"),
+        (["circuits", "--norms", "--to", "1.0"], "--to chooses pairs, and --norms lists heads"),
+        (["coref", "--data", "d.jsonl", "--mentions", "spacy"], "--mentions goes with a text"),
+    ],
+)  # fmt: skip
+def test_options_of_another_kind_of_run_are_refused(
+    arguments: list[str], message: str, copier: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "-m", copier, "--quiet"]) == 2
+    assert message in capsys.readouterr().err

@@ -18,6 +18,7 @@ from attnscope.cli.app import run
 from attnscope.errors import UsageError
 from attnscope.experiments import cloze
 from attnscope.experiments.ablation import ablate
+from attnscope.experiments.ablation_result import Control
 from attnscope.experiments.choose import asks_for_names
 from attnscope.scoring.labelled import read_labelled
 from tests import planted_coref, planted_namer
@@ -186,3 +187,20 @@ def test_the_label_alone_asks_the_passages_that_suit_the_model(model: Model) -> 
     with pytest.raises(UsageError, match="does not know a name"):
         cloze.cloze_samples(model, english)
     assert cloze.bundled_cloze(attnscope.load("demo-gpt2")).format != english.format
+
+
+def test_what_cannot_be_told_is_not_said_to_be_nothing(
+    model: Model, planted: tuple[Path, Path]
+) -> None:
+    found = model.ablate(heads="0.0", data=planted[1], controls=2, items=12)
+    control, main = Control(0.0, -0.1, 0.1, 20), found.main
+
+    def told(low: float, high: float) -> str:
+        effect = replace(main, low=low, high=high, control=control)
+        return " ".join(replace(found, effects=(effect,)).notes)
+
+    assert "these matter for it" in told(0.2, 0.4)
+    assert "does not lose more than without random heads" in told(-0.2, 0.05)
+    assert "cannot be told from 12 pronouns" in told(-0.9, 2.0)
+    few = replace(found, n_texts=3)
+    assert any("3 texts are few" in note for note in few.notes)
