@@ -19,6 +19,7 @@ from attnscope.experiments.choose import asks_for_names, choose
 from attnscope.experiments.cloze import ITEMS, bundled_cloze
 from attnscope.experiments.compare_model import compare_model
 from attnscope.experiments.composition import KINDS
+from attnscope.experiments.coref_asked import Asked
 from attnscope.experiments.places import PlacesResult, places
 from attnscope.experiments.selection import known_heads, select
 from attnscope.experiments.story import tell, weights_say
@@ -165,7 +166,7 @@ class Model(loading.Model):
         if (text is None) != bool(data):
             raise UsageError("Give coref a text or data, and not both.")
         if text is None:
-            asked = coref_data.Asked.read(_paths(data), data_format, query, _paths(select_on))
+            asked = Asked.read(_paths(data), data_format, query, _paths(select_on))
             return CorefScores(**vars(coref_data.score_set(self, asked, seed=seed)))
         found = find_mentions(text, mentions, self.tokenizer.all_special_tokens)
         read = self._read(found.text, None)

@@ -113,7 +113,8 @@ def _score(
     """Score a labelled set; what cannot work is refused before a checkpoint is opened."""
     if text.text is not None or text.file is not None:
         raise UsageError("Give a text or --data, not both.")
-    from attnscope.experiments.coref_data import Asked, score_set
+    from attnscope.experiments.coref_asked import Asked
+    from attnscope.experiments.coref_data import score_set
 
     asked = Asked.read(data.data or (), data.data_format, data.query, data.select_on or ())
     model = open_model(chosen, talk, add_bos=text.add_bos)

@@ -105,7 +105,8 @@ def _feeding(result: InductionResult) -> Iterator[str]:
     before, after = mean(found.clean), mean(found.without)
     one = len(found.candidates) == 1
     moves = "falls" if after < before else "goes"
-    verdict = "they are fed from there" if found.feeds else "they are fed from elsewhere"
+    fed = "they are" if len(found.clean) > 1 else "it is"
+    verdict = f"{fed} fed from {'there' if found.feeds else 'elsewhere'}"
     sentence = (
         f"Below, {_listed([str(head) for head in found.candidates])} {'looks' if one else 'look'} "
         f"the way back that {'they need' if len(found.clean) > 1 else 'it needs'}; without "
@@ -115,8 +116,6 @@ def _feeding(result: InductionResult) -> Iterator[str]:
     if found.control is not None:
         random = f"{number(found.control.low)} to {number(found.control.high)}"
         sentence += f" (without as many random heads of the same layers: {random})"
-    if len(found.clean) == 1:
-        verdict = verdict.replace("they are", "it is")
     yield f"{sentence}: {verdict}."
     if not one:
         yield from _feeding_alone(found)

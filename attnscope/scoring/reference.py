@@ -18,8 +18,7 @@ _UNKNOWN = 0.5  # a tokenizer that knows less of the passages gets random tokens
 
 def reference_name(model: Model) -> str:
     """What `reference_ids` are, in words."""
-    texts = read_battery(model).texts
-    random = unknown_share(model, texts) > _UNKNOWN
+    random = torch.equal(reference_ids(model), middle_ids(model))
     return "random tokens" if random else f"the battery's {passages_for(model)[1]}"
 
 
